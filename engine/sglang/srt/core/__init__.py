@@ -1,0 +1,1 @@
+"""Values that travel between the layers: requests, batches, messages. Data, no behaviour."""

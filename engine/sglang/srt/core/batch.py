@@ -1,0 +1,80 @@
+"""What one forward pass computes on."""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from sglang.srt.core.messages import LogprobRows
+
+if TYPE_CHECKING:
+    import torch
+    from sglang.srt.core.request import Req
+
+
+class ForwardMode(Enum):
+    EXTEND = auto()  # several new tokens per request: a prompt, or a chunk of one
+    DECODE = auto()  # one new token per request
+
+    def is_decode(self) -> bool:
+        return self is ForwardMode.DECODE
+
+    def is_extend(self) -> bool:
+        return self is ForwardMode.EXTEND
+
+
+@dataclass
+class ForwardBatch:
+    """Flat tensors of one pass: the new tokens of all requests, one request after the other.
+
+    `num_tokens` = sum of `extend_seq_lens` (extend) or the batch size (decode). `seq_lens` counts
+    what stands in the KV pool after the pass. The runner sets the last three fields.
+    """
+
+    forward_mode: ForwardMode
+    input_ids: "torch.Tensor"  # [num_tokens] int64
+    positions: "torch.Tensor"  # [num_tokens] int64
+    req_pool_indices: "torch.Tensor"  # [batch_size] int64, rows of req_to_token
+    seq_lens: "torch.Tensor"  # [batch_size] int64
+    seq_lens_cpu: list[int]
+    out_cache_loc: "torch.Tensor"  # [num_tokens] int64, KV slots of the new tokens
+    extend_prefix_lens: list[int] = field(
+        default_factory=list
+    )  # extend: tokens already in the pool
+    extend_seq_lens: list[int] = field(default_factory=list)  # extend: new tokens per request
+    # First new token (relative to the chunk) whose *prediction of its successor* must be reported
+    # as a prompt logprob; equal to the chunk's length when none.
+    extend_logprob_start_lens: list[int] = field(default_factory=list)
+    req_to_token_pool: Any = None
+    token_to_kv_pool: Any = None
+    attn_backend: Any = None
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.seq_lens_cpu)
+
+
+@dataclass
+class ScheduleBatch:
+    """The scheduler's choice for one step; turned into a `ForwardBatch` by the worker."""
+
+    reqs: "list[Req]"
+    forward_mode: ForwardMode
+    out_cache_loc: "torch.Tensor"
+    extend_prefix_lens: list[int] = field(default_factory=list)
+    extend_seq_lens: list[int] = field(default_factory=list)
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.reqs)
+
+
+@dataclass
+class GenerationBatchResult:
+    """Answer of the worker. Rows are in the batch's order of requests.
+
+    `next_token_ids[i]` of a request whose prompt is not yet complete is meaningless and ignored.
+    """
+
+    next_token_ids: list[int]
+    output_logprobs: list[LogprobRows | None]  # one new position each, for requests that want them
+    input_logprobs: list[LogprobRows | None]  # the prompt positions that this pass computed

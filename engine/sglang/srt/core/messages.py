@@ -1,0 +1,189 @@
+"""What the launcher process and the scheduler process say to each other: msgpack over ZMQ.
+
+Both directions are tagged unions, so one decoder serves a socket. The scheduler sends one
+`StepOutput` per step, never one message per request.
+"""
+
+import msgspec
+from sglang.srt.core.sampling_params import SamplingParams
+
+PROTOCOL_VERSION = 1
+
+
+# ------------------------------------------------------------------ launcher → scheduler
+
+
+class GenerateInput(msgspec.Struct, tag="generate", kw_only=True, omit_defaults=True):
+    """One answer wanted. `n` answers are `n` inputs with ids of their own."""
+
+    rid: str
+    input_ids: list[int]
+    sampling: SamplingParams
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    top_logprobs_num: int = 0
+    token_ids_logprob: list[int] = []
+    stream: bool = True
+    priority: int | None = None
+    extra_key: str | None = None
+    deadline: float | None = None  # time.monotonic() of this machine
+
+
+class AbortInput(msgspec.Struct, tag="abort", kw_only=True):
+    """Ends requests by their exact ids; an empty list with `all` ends every one."""
+
+    rids: list[str] = []
+    all: bool = False
+    message: str = "Aborted by the client"
+
+
+class ControlInput(msgspec.Struct, tag="control", kw_only=True):
+    """An administrative operation; answered by a `ControlOutput` with the same id."""
+
+    id: int
+    name: str
+    args: dict[str, object] = {}
+
+
+class ShutdownInput(msgspec.Struct, tag="shutdown"):
+    """The scheduler aborts what runs and leaves its loop."""
+
+
+SchedulerInput = GenerateInput | AbortInput | ControlInput | ShutdownInput
+
+
+# ------------------------------------------------------------------ scheduler → launcher
+
+
+class FinishReason(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Why an answer ended. `matched` goes with `stop`; message and status go with `abort`."""
+
+    type: str  # stop | length | abort
+    matched: int | str | None = None
+    message: str | None = None
+    status_code: int | None = None
+
+
+class TopRow(msgspec.Struct, array_like=True):
+    """Alternatives at one position: equally long lists, best first."""
+
+    logprobs: list[float]
+    token_ids: list[int]
+
+
+class LogprobRows(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Logprobs of consecutive positions. `top` and `chosen` are empty or as long as `token_ids`."""
+
+    logprobs: list[float | None] = []
+    token_ids: list[int] = []
+    top: list[TopRow | None] = []
+    chosen: list[TopRow | None] = []
+
+
+class RequestOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """News of one request: its new tokens, and its end if it ended."""
+
+    rid: str
+    token_ids: list[int] = []
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    num_retractions: int = 0
+    finish: FinishReason | None = None
+    output_logprobs: LogprobRows | None = None
+    input_logprobs: LogprobRows | None = None  # once, with the first output
+
+
+class LoadSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Load and cache counters of one rank after a step. Token counts unless the name says else."""
+
+    num_running_reqs: int = 0
+    num_waiting_reqs: int = 0
+    num_used_tokens: int = 0
+    num_evictable_tokens: int = 0
+    num_waiting_uncached_tokens: int = 0
+    max_total_num_tokens: int = 0
+    max_running_requests: int = 0
+    gen_throughput: float = 0.0  # tokens per second
+    prompt_tokens_total: int = 0
+    cached_tokens_total: int = 0
+    generation_tokens_total: int = 0
+    evicted_tokens_total: int = 0
+    num_requests_total: int = 0
+    num_aborted_requests_total: int = 0
+    num_retracted_requests_total: int = 0
+    new_token_ratio: float = 0.0
+    num_steps: int = 0
+
+    @property
+    def cache_hit_rate(self) -> float:
+        """Share of all prompt tokens that came from the cache."""
+        return (
+            self.cached_tokens_total / self.prompt_tokens_total if self.prompt_tokens_total else 0.0
+        )
+
+    @property
+    def token_usage(self) -> float:
+        return (
+            self.num_used_tokens / self.max_total_num_tokens if self.max_total_num_tokens else 0.0
+        )
+
+
+class StepOutput(msgspec.Struct, tag="step", kw_only=True):
+    """All news of one scheduler step."""
+
+    outputs: list[RequestOutput]
+    load: LoadSnapshot
+
+
+class ControlOutput(msgspec.Struct, tag="control", kw_only=True, omit_defaults=True):
+    """The answer to a `ControlInput`; `error` says why there is no result."""
+
+    id: int
+    result: dict[str, object] = {}
+    error: str | None = None
+
+
+class LoadProgress(msgspec.Struct, tag="progress", kw_only=True):
+    """Where start-up is: `phase` in words, bytes done of bytes in all (0 = unknown)."""
+
+    phase: str
+    done_bytes: int = 0
+    total_bytes: int = 0
+
+
+class ModelCard(msgspec.Struct, kw_only=True):
+    """What the launcher tells gateways about the served model."""
+
+    architectures: list[str]
+    model_type: str
+    vocab_size: int
+    context_len: int
+    eos_token_ids: list[int]
+    bos_token_id: int | None
+    pad_token_id: int | None
+    tokenizer_folder: str  # has tokenizer.json, tokenizer_config.json, config.json, template
+    default_sampling_params: dict[str, float | int]
+
+
+class Ready(msgspec.Struct, tag="ready", kw_only=True):
+    """Sent once, after the warm-up generation."""
+
+    protocol_version: int
+    model: ModelCard
+    max_total_num_tokens: int
+    max_req_input_len: int
+    max_running_requests: int
+    page_size: int
+    kv_cell_bytes: int
+    weight_bytes: int
+    startup_seconds: float
+
+
+class Failed(msgspec.Struct, tag="failed", kw_only=True):
+    """The scheduler process cannot go on; it ends with a non-zero exit right after."""
+
+    message: str
+
+
+SchedulerOutput = StepOutput | ControlOutput | LoadProgress | Ready | Failed

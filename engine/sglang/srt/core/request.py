@@ -1,0 +1,80 @@
+"""A request inside the scheduler: its tokens, its KV pages, its end."""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from sglang.srt.core.messages import FinishReason, LogprobRows
+from sglang.srt.core.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    import torch
+
+
+class RequestState(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+@dataclass(eq=False)
+class Req:
+    """One answer in the making.
+
+    Lengths are in tokens. `fill_ids` = prompt plus output is what must stand in the KV pool before
+    the next token can be computed; its first `len(prefix_indices)` tokens stand there already.
+    """
+
+    rid: str
+    origin_input_ids: list[int]
+    sampling_params: SamplingParams
+    eos_token_ids: frozenset[int] = frozenset()
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    top_logprobs_num: int = 0
+    token_ids_logprob: list[int] = field(default_factory=list)
+    stream: bool = True
+    priority: int | None = None
+    extra_key: str | None = None
+    deadline: float | None = None
+
+    state: RequestState = RequestState.WAITING
+    output_ids: list[int] = field(default_factory=list)
+    finished_reason: FinishReason | None = None
+    to_finish: FinishReason | None = None  # set from outside; takes effect at the next step
+
+    # KV pool. Owned by the scheduler's memory side; None or empty while waiting.
+    req_pool_idx: int | None = None
+    prefix_indices: "torch.Tensor | None" = None  # [cached_len] int64 slots
+    last_node: Any = None  # node of the radix tree that is locked for this request
+    cached_tokens: int = 0  # prompt tokens that came from the cache at first admission
+    extend_input_len: int = 0  # tokens this step computes
+    is_chunked: int = 0  # chunks of the prompt still to come
+    num_retractions: int = 0
+
+    # Output side.
+    num_sent_tokens: int = 0
+    output_logprobs: LogprobRows = field(default_factory=LogprobRows)
+    input_logprobs: LogprobRows | None = None
+    text_state: Any = None  # incremental decoder and stop matcher, made when stop strings exist
+    grammar: Any = None
+
+    def __post_init__(self) -> None:
+        assert self.origin_input_ids, "a request has at least one prompt token"
+
+    @property
+    def fill_ids(self) -> list[int]:
+        return self.origin_input_ids + self.output_ids
+
+    @property
+    def seq_len(self) -> int:
+        return len(self.origin_input_ids) + len(self.output_ids)
+
+    @property
+    def finished(self) -> bool:
+        return self.finished_reason is not None
+
+    @property
+    def max_new_tokens(self) -> int:
+        assert self.sampling_params.max_new_tokens is not None, "clipped at admission"
+        return self.sampling_params.max_new_tokens
