@@ -1,1 +1,50 @@
+//! Wire types of the public HTTP API: what a body may hold, what an answer looks like, how an error reads.
+//!
+//! Pure data: bytes are parsed into requests that need no further checking, and answers are structs whose
+//! field order is the key order on the wire. Nothing here knows of sockets, workers or tokenizers.
+//!
+//! # Layout
+//!
+//! - [`body`]: bytes → fields, with errors that name the field.
+//! - [`unsupported`]: the one table of options that this version refuses.
+//! - [`sampling`]: the knobs that all three generating endpoints share.
+//! - [`chat`], [`completions`], [`generate`]: one folder per endpoint, request and response.
+//! - [`tokenize`], [`models`], [`usage`], [`logprobs`]: the smaller types.
+//! - [`error`]: [`ApiError`] and its only rendering.
 
+mod body;
+pub mod chat;
+pub mod completions;
+pub mod error;
+pub mod generate;
+pub mod limits;
+pub mod logprobs;
+pub mod models;
+mod routing;
+pub mod sampling;
+mod shapes;
+#[cfg(test)]
+mod tests;
+pub mod tokenize;
+mod unsupported;
+pub mod usage;
+
+pub use chat::{
+    ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatMessage, ChatRequest,
+    TemplateOptions,
+};
+pub use completions::{
+    Completion, CompletionChoice, CompletionChunk, CompletionChunkChoice, CompletionLogprobs,
+    CompletionRequest,
+};
+pub use error::{ApiError, ErrorKind};
+pub use generate::{
+    GenerateFinish, GenerateRequest, GenerateResponse, LogprobRequest, LogprobTriple, MetaInfo, PromptItem,
+};
+pub use logprobs::{ChatLogprobs, TokenLogprob, TopLogprob};
+pub use models::{ModelCard, ModelList};
+pub use routing::Routing;
+pub use sampling::Sampling;
+pub use shapes::{OneOrMany, Prompt};
+pub use tokenize::{DetokenizeRequest, DetokenizeResponse, TokenizeInput, TokenizeRequest, TokenizeResponse};
+pub use usage::{FinishReason, MatchedStop, PromptTokensDetails, StreamOptions, Usage};

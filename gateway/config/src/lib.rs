@@ -1,1 +1,36 @@
+//! The gateway's options: declared once, read from flags, environment and a file, checked, then never changed.
+//!
+//! The only crate that reads the environment.
+//!
+//! # Layout
+//!
+//! - [`options`]: [`GatewayConfig`], every option with its default, bounds and help.
+//! - [`command`]: the command line, from arguments to a [`Command`].
+//! - [`layers`]: flag over environment over file over default, and where each value came from.
+//! - [`file`]: the file of `--config`.
+//! - [`lacking`]: options of other gateways that this one knowingly does not have.
+//! - [`validate`]: rules that an option alone cannot express.
+//! - [`show`], [`schema`]: the options for people and for programs.
 
+mod command;
+mod error;
+mod file;
+mod lacking;
+mod layers;
+mod options;
+mod schema;
+mod secret;
+mod show;
+#[cfg(test)]
+mod tests;
+mod validate;
+
+pub use command::{Command, from_map, parse, parse_with};
+pub use error::ConfigError;
+pub use layers::Origin;
+pub use options::{
+    AuthOptions, BreakerOptions, GatewayConfig, HealthOptions, LogLevel, LogOptions, MetricsOptions, Policy,
+    RequestOptions, RetryOptions, RoutingOptions, ServerOptions, StartupOptions, TokenizerOptions,
+};
+pub use schema::option_schema;
+pub use secret::Secret;

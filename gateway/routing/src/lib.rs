@@ -1,1 +1,18 @@
+//! Which worker serves a request: workers with their health, breaker and load, the policies that choose
+//! among them, and the approximate index of the prefixes they have seen. Nothing here performs I/O, waits
+//! or reads a clock; the caller passes `now`.
 
+mod breaker;
+mod health;
+mod policies;
+mod policy;
+mod prefix_index;
+mod worker;
+mod worker_set;
+
+pub use breaker::{Breaker, BreakerParams, BreakerState, Outcome, Permit};
+pub use health::{Health, HealthParams, Probe, WorkerState};
+pub use policy::{Candidate, Policy, PolicyKind, PolicyParams, RouteRequest, UnknownPolicy};
+pub use prefix_index::{PAGE_TOKENS, PagedPrompt, PrefixIndex};
+pub use worker::{LoadGuard, Role, Worker, WorkerId, WorkerInfo};
+pub use worker_set::{AddWorkerError, Query, SelectError, WorkerParams, WorkerSet};

@@ -47,6 +47,8 @@ class Req:
     req_pool_idx: int | None = None
     prefix_indices: "torch.Tensor | None" = None  # [cached_len] int64 slots
     last_node: Any = None  # node of the radix tree that is locked for this request
+    kv_committed_len: int = 0  # leading tokens whose slots stand in the row of req_to_token
+    cache_protected_len: int = 0  # leading slots that the prefix cache owns; the rest are ours
     cached_tokens: int = 0  # prompt tokens that came from the cache at first admission
     extend_input_len: int = 0  # tokens this step computes
     is_chunked: int = 0  # chunks of the prompt still to come

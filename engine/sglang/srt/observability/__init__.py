@@ -1,1 +1,1 @@
-"""…"""
+"""What the engine shows of itself: metrics, log lines, progress."""

@@ -1,0 +1,19 @@
+"""`make bench`: all suites, or the named ones: `python -m bench engine gateway cancel`."""
+
+import sys
+
+from bench import cancel, engine, gateway
+
+SUITES = {"engine": engine.main, "gateway": gateway.main, "cancel": cancel.main}
+
+
+def main() -> None:
+    names = sys.argv[1:] or list(SUITES)
+    if unknown := [name for name in names if name not in SUITES]:
+        raise SystemExit(f"bench: no suite {unknown[0]!r}; there are {', '.join(SUITES)}")
+    for name in names:
+        SUITES[name]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""The commands `smg`, `amg` and `sglang-router`."""
+
+import signal
+import sys
+from collections.abc import Sequence
+
+SERVER_COMMANDS = ("server", "serve")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line. `server` starts engine workers; all else is the gateway's parser."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in SERVER_COMMANDS:
+        from sglang_router import launch_server
+
+        return launch_server.main(arguments[1:])
+    return run_gateway(arguments)
+
+
+def run_gateway(arguments: Sequence[str]) -> int:
+    """The gateway's command line in this process, as the binary `smg` runs it."""
+    from sglang_router.sglang_router_rs import run
+
+    # The gateway drains on Ctrl-C; Python's handler would raise KeyboardInterrupt once it is done.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return run(["smg", *arguments])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

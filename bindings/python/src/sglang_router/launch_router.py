@@ -1,0 +1,14 @@
+"""`python -m sglang_router.launch_router`: the gateway alone, in front of running workers."""
+
+import sys
+from collections.abc import Sequence
+
+from sglang_router.cli import run_gateway
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_gateway(["launch", *(sys.argv[1:] if argv is None else argv)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""`sglang config show [options]`: every option with its value and where that came from."""
+
+import sys
+from collections.abc import Sequence
+
+from sglang.cli.serve import with_model_flag
+
+HELP = """usage: sglang config show [MODEL] [options of sglang serve]
+
+Prints what a server started with the same arguments, variables and config file would use."""
+
+
+def run(argv: Sequence[str]) -> int:
+    if not argv or argv[0] != "show":
+        asked = bool(argv) and argv[0] in ("-h", "--help")
+        print(HELP, file=sys.stdout if asked else sys.stderr)
+        return 0 if asked else 2
+    print("\n".join(lines(with_model_flag(argv[1:]))))
+    return 0
+
+
+def lines(argv: Sequence[str]) -> list[str]:
+    """`name = value  (origin)`, in the order of `--help`."""
+    from sglang.srt.arg_groups.declaration import options_of
+    from sglang.srt.entrypoints.front_door import front_door_options
+    from sglang.srt.server_args import ServerArgs, resolve_server_args
+
+    args, origins = resolve_server_args(
+        argv, prog="sglang config show", extra=front_door_options, needs_model=False
+    )
+    own = options_of(ServerArgs)
+    names = {option.name for option in own}
+    shown = []
+    for option in [*own, *(o for o in front_door_options() if o.name not in names)]:
+        is_own = option.name in names
+        value = getattr(args, option.name) if is_own else args.front_door.get(
+            option.name, option.default
+        )  # fmt: skip
+        text = "(hidden)" if option.secret and value else repr(value)
+        shown.append(f"{option.name} = {text}  ({origins.get(option.name, 'default')})")
+    return shown

@@ -1,0 +1,71 @@
+"""Well-known options of other engines that this one lacks, each with what to do instead."""
+
+_PARALLEL = "one worker uses one device; start more workers and put `smg` in front of them."
+_LORA = "adapters are not served; merge the adapter into the weights."
+_QUANTIZATION = "quantized weights are recognised from their files; pass a quantized GGUF file."
+_SPECULATIVE = "speculative decoding is not served; leave the option out."
+_HICACHE = "the prefix cache lives in the KV pool only; raise --max-total-tokens instead."
+_SPLIT = "prefill and decode run in one worker; leave the option out."
+_GRAPH = "there are no captured graphs on CPU; leave the option out."
+_PARSERS = "tool calls and reasoning are parsed by the HTTP server; see its options in --help."
+
+ABSENT_FLAGS = {
+    "--quantization": _QUANTIZATION,
+    "--kv-cache-dtype": "the KV cache has the type of --dtype.",
+    "--trust-remote-code": "code from a checkpoint is never executed.",
+    "--skip-tokenizer-init": "the engine always works on token ids; leave the option out.",
+    "--tokenizer-mode": "the tokenizer is always read from tokenizer.json.",
+    "--revision": "pass a local folder, or download that revision first.",
+    "--is-embedding": "only generation models are served.",
+    "--enable-multimodal": "only text models are served.",
+    "--enable-cache-report": "cached tokens are always reported; leave the option out.",
+    "--disable-overlap-schedule": "steps are never overlapped; leave the option out.",
+    "--enable-mixed-chunk": "prefill and decode are separate steps; leave the option out.",
+    "--enable-priority-scheduling": "requests are ordered by --schedule-policy alone.",
+    "--sampling-backend": "there is one sampler; leave the option out.",
+    "--admin-api-key": "use --api-key for the HTTP server.",
+    "--ssl-keyfile": "end TLS in a proxy in front of the server.",
+    "--ssl-certfile": "end TLS in a proxy in front of the server.",
+    "--decode-log-interval": "use --enable-metrics to watch the engine.",
+    "--log-requests": "the HTTP server logs requests; use --log-level debug.",
+    "--reasoning-parser": _PARSERS,
+    "--tool-call-parser": _PARSERS,
+    "--ep": _PARALLEL,
+    "--tensor-parallel-size": _PARALLEL,
+    "--pipeline-parallel-size": _PARALLEL,
+    "--data-parallel-size": _PARALLEL,
+    "--expert-parallel-size": _PARALLEL,
+    "--load-balance-method": _PARALLEL,
+    "--nnodes": _PARALLEL,
+    "--node-rank": _PARALLEL,
+    "--dist-init-addr": _PARALLEL,
+    "--nccl-port": _PARALLEL,
+    "--base-gpu-id": _PARALLEL,
+    "--max-loaded-loras": _LORA,
+    "--max-loras-per-batch": _LORA,
+    "--enable-hierarchical-cache": _HICACHE,
+    "--enable-torch-compile": _GRAPH,
+    "--disable-cuda-graph": _GRAPH,
+}
+
+ABSENT_PREFIXES = {
+    "--tp-": _PARALLEL,
+    "--dp-": _PARALLEL,
+    "--pp-": _PARALLEL,
+    "--ep-": _PARALLEL,
+    "--enable-dp-": _PARALLEL,
+    "--lora-": _LORA,
+    "--enable-lora": _LORA,
+    "--speculative-": _SPECULATIVE,
+    "--hicache-": _HICACHE,
+    "--disaggregation-": _SPLIT,
+    "--cuda-graph-": _GRAPH,
+    "--moe-": "mixture-of-experts models are not served.",
+}
+
+
+def why_absent(flag: str) -> str | None:
+    """What to do instead of `flag`, or None when it is not a known option of other engines."""
+    if flag in ABSENT_FLAGS:
+        return ABSENT_FLAGS[flag]
+    return next((text for start, text in ABSENT_PREFIXES.items() if flag.startswith(start)), None)

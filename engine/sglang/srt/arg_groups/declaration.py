@@ -1,0 +1,178 @@
+"""The metadata of an option's annotation, and the `Option` records read from a dataclass."""
+
+import dataclasses
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from sglang.srt.environ import option_variable, parse_bool
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Numeric limits; those not given do not apply."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+
+    def holds(self, value: float) -> bool:
+        return (
+            (self.ge is None or value >= self.ge)
+            and (self.gt is None or value > self.gt)
+            and (self.le is None or value <= self.le)
+        )
+
+    def __str__(self) -> str:
+        parts = [
+            f"{sign} {limit:g}"
+            for sign, limit in ((">=", self.ge), (">", self.gt), ("<=", self.le))
+            if limit is not None
+        ]
+        return " and ".join(parts)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The allowed texts. `source` is asked each time, so names registered later count."""
+
+    source: Callable[[], Iterable[str]]
+
+    @classmethod
+    def of(cls, *values: str) -> "Choices":
+        return cls(lambda: values)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.source())
+
+
+@dataclass(frozen=True)
+class Alias:
+    """Another flag of the same option."""
+
+    flag: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """The heading under which `--help` shows an option."""
+
+    title: str
+
+
+@dataclass(frozen=True)
+class Secret:
+    """The value is never printed or reported."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of the server, whichever source it comes from."""
+
+    name: str
+    kind: type  # str, int, float, bool, or list (of str)
+    default: Any
+    help: str
+    group: str
+    nullable: bool = False
+    aliases: tuple[str, ...] = ()
+    bound: Bound | None = None
+    choices: Choices | None = None
+    secret: bool = False
+    variable_name: str = ""  # where it is not the usual one
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets the option."""
+        return self.variable_name or option_variable(self.name)
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return (self.flag, *self.aliases)
+
+    def parse(self, text: str) -> Any:
+        """A value from a flag's or a variable's text. ValueError says what is allowed."""
+        if self.nullable and text.strip().lower() in ("none", "null"):
+            return None
+        if self.kind is bool:
+            return parse_bool(text)
+        if self.kind is str:
+            return text
+        if self.kind is list:
+            return [part.strip() for part in text.split(",") if part.strip()]
+        try:
+            return self.kind(text)
+        except ValueError:
+            raise ValueError(f"expected {_KIND_WORDS[self.kind]}, got {text!r}") from None
+
+    def check(self, value: Any) -> None:
+        """ValueError when the value's type, bound or choice is wrong."""
+        if value is None and self.nullable:
+            return
+        if not _is_kind(value, self.kind):
+            raise ValueError(f"{self.flag}: expected {_KIND_WORDS[self.kind]}, got {value!r}")
+        if self.bound is not None and not self.bound.holds(value):
+            raise ValueError(f"{self.flag} must be {self.bound}, got {value}")
+        if self.choices is not None and value not in self.choices.names():
+            allowed = ", ".join(self.choices.names())
+            raise ValueError(f"{self.flag} must be one of {allowed}; got {value!r}")
+
+
+_KIND_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list: "a list",
+}
+
+
+def _is_kind(value: Any, kind: type) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def options_of(declaring: type) -> tuple[Option, ...]:
+    """The options that a dataclass declares, in its order. Fields without a `Group` are none."""
+    hints = get_type_hints(declaring, include_extras=True)
+    options = []
+    for field in dataclasses.fields(declaring):
+        hint = hints[field.name]
+        if get_origin(hint) is Annotated:
+            options.append(_option_from(field, *get_args(hint)))
+    return tuple(options)
+
+
+def _option_from(field: "dataclasses.Field[Any]", hint: Any, *metadata: Any) -> Option:
+    kind, nullable = _kind_of(hint)
+
+    def first(wanted: type) -> Any:
+        return next((item for item in metadata if isinstance(item, wanted)), None)
+
+    return Option(
+        name=field.name,
+        kind=kind,
+        default=field.default,
+        help=first(str),
+        group=first(Group).title,
+        nullable=nullable,
+        aliases=tuple(item.flag for item in metadata if isinstance(item, Alias)),
+        bound=first(Bound),
+        choices=first(Choices),
+        secret=first(Secret) is not None,
+    )
+
+
+def _kind_of(hint: Any) -> tuple[type, bool]:
+    if get_origin(hint) in (Union, types.UnionType):
+        (kind,) = (arg for arg in get_args(hint) if arg is not type(None))
+        return kind, True
+    return hint, False

@@ -1,0 +1,240 @@
+"""What a grammar backend is: compiles constraints, and masks tokens that would break them."""
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from sglang.extension.registry import source_of
+from sglang.srt.extension_points import GRAMMAR_BACKENDS
+
+logger = logging.getLogger(__name__)
+
+GRAMMAR_BACKEND_REGISTRY = GRAMMAR_BACKENDS
+GrammarKey = tuple[str, str]  # (json | regex | ebnf | structural_tag, its text)
+
+
+@dataclass
+class GrammarStats:
+    """What compiling and walking one grammar cost."""
+
+    compilation_time: float | None = None  # seconds
+    schema_count: int | None = None
+    ebnf_size: int | None = None
+    is_cache_hit: bool = False
+    is_grammar_aborted: bool = False
+    tree_traversal_time: list[float] = field(default_factory=list)  # seconds
+    dispatch_type: str | None = None
+    num_timeout: int = 0
+
+
+class BaseGrammarObject:
+    """A compiled constraint and how far one answer has come in it."""
+
+    def __init__(self) -> None:
+        self._finished = False
+        self.grammar_stats: GrammarStats | None = None
+        self.current_token: int | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self._finished
+
+    @finished.setter
+    def finished(self, finished: bool) -> None:
+        self._finished = finished
+
+    def maybe_init_reasoning(self, reasoning: bool) -> None:
+        """Called for each answer before its first token; only reasoning grammars care."""
+
+    def accept_token(self, token: int) -> None:
+        """Called with every token of the answer, in order."""
+        raise NotImplementedError
+
+    def rollback(self, k: int) -> None:
+        """Takes the last `k` tokens back."""
+        raise NotImplementedError
+
+    def is_terminated(self) -> bool:
+        """Whether only the end of the answer may follow."""
+        return False
+
+    def copy(self) -> "BaseGrammarObject":
+        """A state of its own for another answer. Stateless grammars return themselves."""
+        return self
+
+    def allocate_vocab_mask(self, vocab_size: int, batch_size: int, device: Any) -> torch.Tensor:
+        """A mask for a batch, in whatever form `apply_vocab_mask` takes."""
+        return self.allocate_token_mask(vocab_size, batch_size, device)
+
+    def allocate_token_mask(self, vocab_size: int, batch_size: int, device: Any) -> torch.Tensor:
+        """Another name of `allocate_vocab_mask`: a backend implements either."""
+        raise NotImplementedError
+
+    def fill_vocab_mask(self, vocab_mask: torch.Tensor, idx: int) -> None:
+        """Writes the tokens allowed now into row `idx`."""
+        raise NotImplementedError
+
+    @staticmethod
+    def reset_vocab_mask(vocab_mask: torch.Tensor) -> None:
+        """Makes a used mask allow everything."""
+        raise NotImplementedError
+
+    @staticmethod
+    def move_vocab_mask(vocab_mask: torch.Tensor, device: Any) -> torch.Tensor:
+        raise NotImplementedError
+
+    @staticmethod
+    def apply_vocab_mask(logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
+        """Sets forbidden tokens of `logits` to -inf, in place."""
+        raise NotImplementedError
+
+    def try_jump_forward(self, tokenizer: Any) -> tuple[list[int], str] | None:
+        """Tokens and text that must follow whatever the model says, or None."""
+        raise NotImplementedError
+
+    def jump_forward_str_state(self, helper: tuple[list[int], str]) -> tuple[str, int]:
+        """The text of a jump, and the state after it."""
+        raise NotImplementedError
+
+    def jump_and_retokenize(
+        self, old_output_ids: list[int], new_output_ids: list[int], next_state: int
+    ) -> None:
+        """The answer after a jump was tokenized anew."""
+        raise NotImplementedError
+
+
+class InvalidGrammarObject(BaseGrammarObject):
+    """Stands for a constraint that did not compile; cached, so that it fails at once next time."""
+
+    def __init__(self, error_message: str = "Unknown grammar error") -> None:
+        super().__init__()
+        self.error_message = error_message
+
+    def __repr__(self) -> str:
+        return f"InvalidGrammarObject(error_message={self.error_message!r})"
+
+
+class BaseGrammarBackend:
+    """Compiles off the scheduler's thread, and keeps what it compiled.
+
+    A backend overrides the `dispatch_…` of what it supports, or `compile_grammar` for all.
+    """
+
+    def __init__(self) -> None:
+        self.executor = ThreadPoolExecutor()
+        self.cache: dict[GrammarKey, BaseGrammarObject] = {}
+
+    def get_cached_or_future_value(
+        self, key: GrammarKey, require_reasoning: bool
+    ) -> tuple[BaseGrammarObject | None, bool] | tuple["Future[BaseGrammarObject | None]", bool]:
+        """(a fresh copy, True) of a known constraint, else (a future, False).
+
+        Whoever gets the future puts its result into the cache.
+        """
+        value = self.cache.get(key)
+        if value is None:
+            return self.executor.submit(self._init_value_dispatch, key, require_reasoning), False
+        copied = value.copy()
+        copied.maybe_init_reasoning(require_reasoning)
+        return copied, True
+
+    def set_cache(self, key: GrammarKey, value: BaseGrammarObject) -> None:
+        self.cache[key] = value
+
+    def reset(self) -> None:
+        self.cache.clear()
+
+    def compile_grammar(self, key_type: str, key_string: str) -> BaseGrammarObject | None:
+        """Any kind of constraint that has no `dispatch_…` of its own."""
+        return self._not_supported(key_type, key_string)
+
+    def dispatch_json(self, key_string: str) -> BaseGrammarObject | None:
+        return self.compile_grammar("json", key_string)
+
+    def dispatch_regex(self, key_string: str) -> BaseGrammarObject | None:
+        return self.compile_grammar("regex", key_string)
+
+    def dispatch_ebnf(self, key_string: str) -> BaseGrammarObject | None:
+        return self.compile_grammar("ebnf", key_string)
+
+    def dispatch_structural_tag(self, key_string: str) -> BaseGrammarObject | None:
+        return self.compile_grammar("structural_tag", key_string)
+
+    def dispatch_fallback(self, key_type: str, key_string: str) -> BaseGrammarObject | None:
+        """Of a kind that nobody knows."""
+        raise ValueError(
+            f"Invalid {key_type=} of a grammar with {key_string=}; "
+            "known are json, regex, ebnf and structural_tag."
+        )
+
+    def _not_supported(self, key_type: str, key_string: str) -> InvalidGrammarObject:
+        message = f"Skip unsupported {key_type=}, {key_string=}"
+        logger.warning("%s", message)
+        return InvalidGrammarObject(message)
+
+    def _init_value_dispatch(
+        self, key: GrammarKey, require_reasoning: bool
+    ) -> BaseGrammarObject | None:
+        start = time.perf_counter()
+        key_type, key_string = key
+        dispatch: dict[str, Callable[[str], BaseGrammarObject | None]] = {
+            "json": self.dispatch_json,
+            "regex": self.dispatch_regex,
+            "ebnf": self.dispatch_ebnf,
+            "structural_tag": self.dispatch_structural_tag,
+        }
+        if key_type in dispatch:
+            grammar = dispatch[key_type](key_string)
+        else:
+            grammar = self.dispatch_fallback(key_type, key_string)
+        if grammar is not None:
+            grammar.maybe_init_reasoning(require_reasoning)
+            if grammar.grammar_stats is not None:
+                grammar.grammar_stats.compilation_time = time.perf_counter() - start
+        return grammar
+
+
+# ------------------------------------------------------------------ which backend
+
+
+class GrammarArgs(Protocol):
+    """The server option that this module reads."""
+
+    @property
+    def grammar_backend(self) -> str | None: ...
+
+
+GrammarBackendFactory = Callable[[Any, Any, int, Any], BaseGrammarBackend | None]
+
+
+def register_grammar_backend(name: str, init_func: GrammarBackendFactory) -> None:
+    """Makes `init_func` available as `--grammar-backend NAME`; a taken name warns and is replaced."""
+    GRAMMAR_BACKEND_REGISTRY.register(name, init_func, source=source_of(init_func), replace=True)
+
+
+def create_grammar_backend(
+    server_args: GrammarArgs,
+    tokenizer: Any,
+    vocab_size: int,
+    eos_token_ids: set[int] | None = None,
+) -> BaseGrammarBackend | None:
+    """The backend that `--grammar-backend` names; None when structured output is off."""
+    name = server_args.grammar_backend or "none"
+    if name not in GRAMMAR_BACKEND_REGISTRY:
+        known = ", ".join(GRAMMAR_BACKEND_REGISTRY.names())
+        raise ValueError(f"Invalid grammar backend: {name} (registered: {known})")
+    backend: BaseGrammarBackend | None = GRAMMAR_BACKEND_REGISTRY[name](
+        server_args, tokenizer, vocab_size, eos_token_ids
+    )
+    return backend
+
+
+def no_backend(
+    server_args: GrammarArgs, tokenizer: Any, vocab_size: int, eos_token_ids: Any
+) -> None:
+    """`none`: requests with a constraint are refused."""

@@ -1,0 +1,71 @@
+"""Slices of the server's configuration, one frozen dataclass per part of the engine."""
+
+from dataclasses import dataclass
+
+from sglang.srt.server_args import PortArgs, ServerArgs
+
+__all__ = ["CacheConfig", "PortArgs", "ScheduleConfig", "cache_config", "schedule_config"]
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """How requests are admitted, batched and reported. Counts are in tokens unless named else."""
+
+    max_running_requests: int  # resolved: at least 1
+    schedule_policy: str = "fcfs"
+    max_queued_requests: int | None = None  # None: no limit
+    chunked_prefill_size: int | None = None  # resolved multiple of the page size; None: off
+    max_prefill_tokens: int = 16384
+    schedule_conservativeness: float = 1.0
+    stream_interval: int = 1  # tokens between two outputs of a streamed answer
+    watchdog_timeout: float = 300.0  # seconds a step may take before the process ends itself
+
+    def __post_init__(self) -> None:
+        assert self.max_running_requests >= 1
+        assert self.chunked_prefill_size is None or self.chunked_prefill_size >= 1
+        assert self.max_prefill_tokens >= 1
+        assert self.stream_interval >= 1
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """What the KV pool looks like, and which tree shares it."""
+
+    context_len: int  # longest prompt plus answer, in tokens
+    max_total_tokens: int  # size of the KV pool in tokens; rounded down to whole pages
+    page_size: int = 1
+    disable_radix_cache: bool = False
+    radix_cache_backend: str | None = None  # a registered name; None: the built-in tree
+    radix_eviction_policy: str = "lru"
+
+    def __post_init__(self) -> None:
+        assert self.context_len >= 1
+        assert self.page_size >= 1
+        assert self.max_total_tokens >= self.page_size
+
+
+def schedule_config(args: ServerArgs, max_running_requests: int) -> ScheduleConfig:
+    """`max_running_requests` is resolved by whoever knows the pool."""
+    chunk = args.chunked_prefill_size
+    return ScheduleConfig(
+        max_running_requests=max_running_requests,
+        schedule_policy=args.schedule_policy,
+        max_queued_requests=args.max_queued_requests,
+        chunked_prefill_size=chunk if chunk is not None and chunk > 0 else None,
+        max_prefill_tokens=args.max_prefill_tokens,
+        schedule_conservativeness=args.schedule_conservativeness,
+        stream_interval=args.stream_interval,
+        watchdog_timeout=args.watchdog_timeout,
+    )
+
+
+def cache_config(args: ServerArgs, context_len: int, max_total_tokens: int) -> CacheConfig:
+    """Lengths as the loaded model and its memory allow them."""
+    return CacheConfig(
+        context_len=context_len,
+        max_total_tokens=max_total_tokens,
+        page_size=args.page_size,
+        disable_radix_cache=args.disable_radix_cache,
+        radix_cache_backend=args.radix_cache_backend,
+        radix_eviction_policy=args.radix_eviction_policy,
+    )

@@ -1,0 +1,62 @@
+"""One answer on its way to the gateway: collects what `complete` needs, measures latencies."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from sglang.srt.core.messages import LogprobRows, RequestOutput
+from sglang.srt.entrypoints import grpc_convert
+from sglang.srt.entrypoints.output_stream import join_rows
+from sglang.srt.observability.metrics import RequestLatencies
+
+
+class Answer:
+    """Turns the scheduler's news of one answer into `GenerateResponse` messages.
+
+    Streaming: new tokens with their rows as chunks, then `complete` with all ids. Otherwise
+    `complete` alone, with ids and rows.
+    """
+
+    def __init__(self, request: Any, index: int, latencies: RequestLatencies | None) -> None:
+        self._request_id = request.request_id
+        self._stream = request.stream
+        self._index = index
+        self._latencies = latencies
+        self._arrival = time.monotonic() if latencies else 0.0
+        self._last_tokens = 0.0
+        self._ids: list[int] = []
+        self._output_rows: LogprobRows | None = None
+        self._input_rows: LogprobRows | None = None
+
+    def messages(self, output: RequestOutput) -> Iterator[Any]:
+        """What to send on for `output`."""
+        self._ids += output.token_ids
+        if self._latencies is not None:
+            self._measure(self._latencies, output)
+        if self._stream:
+            if output.token_ids or output.input_logprobs is not None:
+                yield grpc_convert.chunk(self._request_id, self._index, output)
+        else:
+            self._output_rows = join_rows(self._output_rows, output.output_logprobs)
+            self._input_rows = self._input_rows or output.input_logprobs
+        if output.finish is not None:
+            everything = msgspec.structs.replace(
+                output,
+                token_ids=self._ids,
+                output_logprobs=self._output_rows,
+                input_logprobs=self._input_rows,
+            )
+            yield grpc_convert.complete(self._request_id, self._index, everything)
+
+    def _measure(self, latencies: RequestLatencies, output: RequestOutput) -> None:
+        now, new = time.monotonic(), len(output.token_ids)
+        if new and not self._last_tokens:
+            latencies.first_token(now - self._arrival)
+        elif new:
+            latencies.more_tokens(now - self._last_tokens, new)
+        if new:
+            self._last_tokens = now
+        if output.finish is not None:
+            latencies.finished(now - self._arrival, output.prompt_tokens, output.completion_tokens)

@@ -1,0 +1,64 @@
+"""The worker's own HTTP server: the gateway from the wheel `sglang_router`, before one worker."""
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from typing import Any
+
+from sglang.srt.arg_groups.declaration import Choices, Option
+from sglang.srt.server_args import ServerArgs
+
+WHEEL = "sglang_router"
+# Headings of the gateway's options that mean something before a single worker.
+GROUPS = ("Requests", "Metrics", "Logs")
+KINDS = {"int": int, "float": float, "bool": bool, "str": str, "list": list}
+
+
+class FrontDoorUnavailable(Exception):
+    """The wheel is not installed; the text says what to do."""
+
+
+def front_door_options() -> Sequence[Option]:
+    """The HTTP server's options, as the wheel declares them; none without the wheel."""
+    if importlib.util.find_spec(WHEEL) is None:
+        return ()
+    schema = importlib.import_module(WHEEL).option_schema()
+    return [_option(entry) for entry in schema if entry["group"] in GROUPS]
+
+
+def _option(entry: dict[str, Any]) -> Option:
+    choices = entry["choices"]
+    return Option(
+        name=entry["name"],
+        kind=KINDS[entry["type"]],
+        default=entry["default"],
+        help=entry["help"],
+        group=f"HTTP server: {entry['group'].lower()}",
+        nullable=entry["default"] is None,
+        aliases=tuple(entry["aliases"]),
+        choices=Choices.of(*choices) if choices else None,
+        variable_name=entry["env"],
+    )
+
+
+def open_front_door(args: ServerArgs, worker_socket: str) -> Any:
+    """Starts to serve HTTP before the worker at a Unix socket.
+
+    Raises FrontDoorUnavailable without the wheel, OSError when the port is taken, and ValueError
+    for a wrong option.
+    """
+    if importlib.util.find_spec(WHEEL) is None:
+        raise FrontDoorUnavailable(
+            "the HTTP server is in the package sglang-router, which is not installed; install its "
+            "wheel, or serve gRPC only with --grpc-mode"
+        )
+    options = {
+        **args.front_door,
+        "host": args.host,
+        "port": args.port,
+        "log_level": args.log_level,
+        **({"api_key": args.api_key} if args.api_key else {}),
+    }
+    front_door = importlib.import_module(WHEEL).FrontDoor(options, worker_socket)
+    front_door.start()
+    return front_door

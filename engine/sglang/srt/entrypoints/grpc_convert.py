@@ -1,0 +1,266 @@
+"""Conversions between gRPC messages and the engine's own: the only place that knows both."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from google.protobuf import json_format
+
+from sglang.srt.core.messages import GenerateInput, LogprobRows, RequestOutput, TopRow
+from sglang.srt.core.sampling_params import SamplingParams
+from sglang.srt.entrypoints import wire
+
+MAX_ANSWERS = 128
+INT64_MASK = (1 << 63) - 1
+
+
+class InvalidRequest(ValueError):
+    """The request is wrong; the text names the field, what was given and what is allowed."""
+
+
+# ------------------------------------------------------------------ requests
+
+
+def generate_inputs(
+    request: Any, *, vocab_size: int, context_len: int, deadline: float | None
+) -> list[GenerateInput]:
+    """One input per answer of a `GenerateRequest`. Raises InvalidRequest.
+
+    `deadline` is on the clock of time.monotonic().
+    """
+    _refuse_what_is_not_served(request)
+    input_ids = list(request.tokenized.input_ids)
+    _check_prompt(input_ids, vocab_size, context_len)
+    params = sampling_params(request.sampling_params)
+    try:
+        params.check(vocab_size)
+    except ValueError as error:
+        raise InvalidRequest(f"sampling_params.{error}") from None
+    if params.n > MAX_ANSWERS:
+        raise InvalidRequest(f"sampling_params.n must be at most {MAX_ANSWERS}, got {params.n}")
+    params = params.normalized()
+    _check_logprobs(request, len(input_ids), vocab_size)
+    return [
+        GenerateInput(
+            rid=rid,
+            input_ids=input_ids,
+            sampling=answer_params,
+            return_logprob=request.return_logprob,
+            logprob_start_len=request.logprob_start_len,
+            top_logprobs_num=request.top_logprobs_num,
+            token_ids_logprob=list(request.token_ids_logprob),
+            stream=request.stream,
+            priority=request.priority if request.HasField("priority") else None,
+            extra_key=_cache_namespace(request),
+            deadline=deadline,
+        )
+        for rid, answer_params in _answers(request.request_id, params)
+    ]
+
+
+def sampling_params(message: Any) -> SamplingParams:
+    """The engine's form. Proto zeros that are no meaningful values become the defaults."""
+    constraint = message.WhichOneof("constraint")
+    constraint_text = getattr(message, constraint) if constraint else None
+    names = {"ebnf_grammar": "ebnf"}
+    return SamplingParams(
+        max_new_tokens=message.max_new_tokens if message.HasField("max_new_tokens") else None,
+        min_new_tokens=message.min_new_tokens,
+        stop=list(message.stop),
+        stop_token_ids=list(message.stop_token_ids),
+        stop_regex=list(message.stop_regex),
+        temperature=message.temperature,
+        top_p=message.top_p or 1.0,
+        top_k=message.top_k or -1,
+        min_p=message.min_p,
+        frequency_penalty=message.frequency_penalty,
+        presence_penalty=message.presence_penalty,
+        repetition_penalty=message.repetition_penalty or 1.0,
+        n=message.n or 1,
+        ignore_eos=message.ignore_eos,
+        skip_special_tokens=message.skip_special_tokens,
+        spaces_between_special_tokens=message.spaces_between_special_tokens,
+        no_stop_trim=message.no_stop_trim,
+        logit_bias=_logit_bias(message.logit_bias),
+        sampling_seed=message.sampling_seed if message.HasField("sampling_seed") else None,
+        stream_interval=_stream_interval(message),
+        custom_params=_custom_params(message),
+        **({names.get(constraint, constraint): constraint_text} if constraint_text else {}),
+    )
+
+
+def answer_rid(request_id: str, index: int, n: int) -> str:
+    """The scheduler's id of one answer."""
+    return request_id if n == 1 else f"{request_id}#{index}"
+
+
+def _answers(request_id: str, params: SamplingParams) -> Iterable[tuple[str, SamplingParams]]:
+    for index in range(params.n):
+        seed = params.sampling_seed
+        if seed is not None:
+            seed = (seed + index) & INT64_MASK if index else seed  # or all answers would be equal
+        own = msgspec.structs.replace(params, n=1, sampling_seed=seed)
+        yield answer_rid(request_id, index, params.n), own
+
+
+def _refuse_what_is_not_served(request: Any) -> None:
+    if not request.request_id:
+        raise InvalidRequest("request_id must not be empty")
+    unserved = {
+        "mm_inputs": "this model takes text only",
+        "disaggregated_params": "this worker prefills and decodes by itself",
+    }
+    for field, reason in unserved.items():
+        if request.HasField(field) and getattr(request, field).ByteSize():
+            raise InvalidRequest(f"{field} must be absent: {reason}")
+    empty_only = {
+        "custom_logit_processor": "custom logit processors are not served",
+        "lora_id": "adapters are not served",
+        "input_embeds": "prompts are token ids",
+        "return_hidden_states": "hidden states are not served",
+    }
+    for field, reason in empty_only.items():
+        if getattr(request, field):
+            raise InvalidRequest(f"{field} must be absent: {reason}")
+    rank = request.data_parallel_rank
+    if rank != 0:
+        raise InvalidRequest(
+            f"data_parallel_rank must be 0 or absent, this is one rank; got {rank}"
+        )
+
+
+def _check_prompt(input_ids: Sequence[int], vocab_size: int, context_len: int) -> None:
+    if not input_ids:
+        raise InvalidRequest("tokenized.input_ids must hold at least one token id, got none")
+    if len(input_ids) >= context_len:
+        raise InvalidRequest(
+            f"The input ({len(input_ids)} tokens) is longer than the model's context length "
+            f"({context_len} tokens)."
+        )
+    largest = max(input_ids)
+    if largest >= vocab_size:
+        raise InvalidRequest(
+            f"tokenized.input_ids must be ids of the vocabulary, 0 … {vocab_size - 1}; "
+            f"got {largest}"
+        )
+
+
+def _check_logprobs(request: Any, prompt_len: int, vocab_size: int) -> None:
+    start, top = request.logprob_start_len, request.top_logprobs_num
+    if not -1 <= start <= prompt_len:
+        raise InvalidRequest(
+            f"logprob_start_len must be -1 (answer only) or a position of the prompt, "
+            f"0 … {prompt_len}; got {start}"
+        )
+    if not 0 <= top <= vocab_size:
+        raise InvalidRequest(f"top_logprobs_num must be in 0 … {vocab_size}, got {top}")
+    for token_id in request.token_ids_logprob:
+        if token_id >= vocab_size:
+            raise InvalidRequest(
+                f"token_ids_logprob must be ids of the vocabulary, 0 … {vocab_size - 1}; "
+                f"got {token_id}"
+            )
+
+
+def _logit_bias(biases: Any) -> dict[int, float]:
+    try:
+        return {int(token_id): bias for token_id, bias in biases.items()}
+    except ValueError as error:
+        raise InvalidRequest(f"sampling_params.logit_bias: keys are token ids: {error}") from None
+
+
+def _stream_interval(message: Any) -> int | None:
+    if not message.HasField("stream_interval"):
+        return None
+    interval = int(message.stream_interval)
+    if interval < 1:
+        raise InvalidRequest(f"sampling_params.stream_interval must be at least 1, got {interval}")
+    return interval
+
+
+def _custom_params(message: Any) -> dict[str, Any] | None:
+    if not message.HasField("custom_params"):
+        return None
+    return dict(json_format.MessageToDict(message.custom_params))
+
+
+def _cache_namespace(request: Any) -> str | None:
+    """`extra_key` with `cache_salt` appended; None when neither is set."""
+    parts = [
+        getattr(request, name) for name in ("extra_key", "cache_salt") if request.HasField(name)
+    ]
+    return "".join(parts) if parts else None
+
+
+# ------------------------------------------------------------------ answers
+
+
+def chunk(request_id: str, index: int, output: RequestOutput) -> Any:
+    """The new tokens of one answer as a `GenerateResponse`."""
+    response = wire.scheduler("GenerateResponse")(request_id=request_id)
+    body = response.chunk
+    body.index = index
+    body.token_ids.extend(output.token_ids)
+    _set_counts(body, output)
+    if output.output_logprobs is not None:
+        _fill_output_rows(body.output_logprobs, output.output_logprobs)
+    if output.input_logprobs is not None:
+        _fill_input_rows(body.input_logprobs, output.input_logprobs)
+    body.SetInParent()
+    return response
+
+
+def complete(request_id: str, index: int, output: RequestOutput) -> Any:
+    """The end of one answer; `output` holds all of its ids, and all rows when not streaming."""
+    assert output.finish is not None, "an answer is complete when it is finished"
+    finish = output.finish
+    response = wire.scheduler("GenerateResponse")(request_id=request_id)
+    body = response.complete
+    body.index = index
+    body.output_ids.extend(output.token_ids)
+    body.finish_reason = finish.type
+    body.num_retractions = output.num_retractions
+    _set_counts(body, output)
+    if isinstance(finish.matched, int):
+        body.matched_token_id = finish.matched
+    elif finish.matched is not None:
+        body.matched_stop_str = finish.matched
+    if finish.type == "abort":
+        body.abort_message = finish.message or ""
+        body.abort_status_code = finish.status_code or 0
+    if output.output_logprobs is not None:
+        _fill_output_rows(body.output_logprobs, output.output_logprobs)
+    if output.input_logprobs is not None:
+        _fill_input_rows(body.input_logprobs, output.input_logprobs)
+    return response
+
+
+def _set_counts(body: Any, output: RequestOutput) -> None:
+    body.prompt_tokens = output.prompt_tokens
+    body.completion_tokens = output.completion_tokens
+    body.cached_tokens = output.cached_tokens
+
+
+def _fill_output_rows(body: Any, rows: LogprobRows) -> None:
+    body.token_logprobs.extend(float("nan") if v is None else v for v in rows.logprobs)
+    body.token_ids.extend(rows.token_ids)
+    _fill_top(body.top_logprobs, rows.top)
+    _fill_top(body.token_ids_logprobs, rows.chosen)
+
+
+def _fill_input_rows(body: Any, rows: LogprobRows) -> None:
+    for value in rows.logprobs:
+        row = body.token_logprobs.add()
+        if value is not None:
+            row.value = value
+    body.token_ids.extend(rows.token_ids)
+    _fill_top(body.top_logprobs, rows.top)
+    _fill_top(body.token_ids_logprobs, rows.chosen)
+
+
+def _fill_top(target: Any, rows: Iterable[TopRow | None]) -> None:
+    for row in rows:
+        added = target.add()
+        if row is not None:
+            added.values.extend(row.logprobs)
+            added.token_ids.extend(row.token_ids)

@@ -1,0 +1,244 @@
+"""The gRPC face of a worker: `sglang.grpc.scheduler` and `sglang.engine.v1`."""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from sglang.srt.core.messages import FinishReason
+from sglang.srt.entrypoints import grpc_convert, wire
+from sglang.srt.entrypoints.answer import Answer
+from sglang.srt.entrypoints.control import run_operation
+from sglang.srt.entrypoints.scheduler_client import DuplicateRequest, SchedulerUnavailable
+from sglang.srt.entrypoints.service import EngineService
+from sglang.version import __version__
+
+ENGINE_PROTOCOL_VERSION = 1
+Code = grpc.StatusCode
+
+# Gateways ping every 30 s, with and without running calls; stricter defaults would cut them off.
+SERVER_OPTIONS = (
+    ("grpc.max_receive_message_length", wire.MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", wire.MAX_MESSAGE_BYTES),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.so_reuseport", 0),
+)
+
+CODE_OF_STATUS = {
+    400: Code.INVALID_ARGUMENT,
+    404: Code.NOT_FOUND,
+    409: Code.ALREADY_EXISTS,
+    413: Code.INVALID_ARGUMENT,
+    422: Code.INVALID_ARGUMENT,
+    429: Code.RESOURCE_EXHAUSTED,
+    499: Code.CANCELLED,
+    501: Code.UNIMPLEMENTED,
+    503: Code.UNAVAILABLE,
+    504: Code.DEADLINE_EXCEEDED,
+}
+
+
+def make_server(service: EngineService, addresses: Sequence[str]) -> grpc.aio.Server:
+    """A server bound to `addresses` (`host:port` or `unix:/path`), not started yet.
+
+    Raises OSError when an address cannot be bound.
+    """
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    generation, administration = Generation(service), Administration(service)
+    server.add_generic_rpc_handlers(
+        (
+            wire.service_handler(
+                wire.SCHEDULER_SERVICE,
+                {
+                    "Generate": generation.generate,
+                    "Abort": generation.abort,
+                    "HealthCheck": administration.health_check,
+                    "GetModelInfo": administration.get_model_info,
+                    "GetServerInfo": administration.get_server_info,
+                    "GetLoads": administration.get_loads,
+                    "FlushCache": administration.flush_cache,
+                    "GetTokenizer": administration.get_tokenizer,
+                },
+            ),
+            wire.service_handler(wire.ENGINE_SERVICE, {"Control": administration.control}),
+        )
+    )
+    for address in addresses:
+        try:
+            server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}: {error}") from error
+    return server
+
+
+class Generation:
+    """The rpcs that start and end answers."""
+
+    def __init__(self, service: EngineService) -> None:
+        self._service = service
+        self._client = service.client
+
+    async def generate(self, request: Any, context: Any) -> None:
+        """One rpc, n answers. Nothing is written before the first news, so that headers go out
+        with the first message and everything before it can still be a status.
+        """
+        remaining = context.time_remaining()
+        deadline = None if remaining is None else time.monotonic() + remaining
+        try:
+            model = self._service.ready.model
+            inputs = grpc_convert.generate_inputs(
+                request,
+                vocab_size=model.vocab_size,
+                context_len=model.context_len,
+                deadline=deadline,
+            )
+            with self._client.open(request.request_id, inputs) as stream:
+                answers = {
+                    entry.rid: Answer(request, index, self._service.metrics.latencies)
+                    for index, entry in enumerate(inputs)
+                }
+                await _send_answers(stream, answers, context)
+        except grpc_convert.InvalidRequest as error:
+            await context.abort(Code.INVALID_ARGUMENT, str(error))
+        except DuplicateRequest as error:
+            await context.abort(Code.ALREADY_EXISTS, str(error))
+        except SchedulerUnavailable as error:
+            await context.abort(Code.UNAVAILABLE, str(error))
+        except RefusedRequest as error:
+            await context.abort(error.code, str(error))
+
+    async def abort(self, request: Any, _context: Any) -> Any:
+        """Exact ids only. An unknown id may have just ended, so it is no error."""
+        found = self._client.abort(request.request_id, request.reason or "Aborted by the client")
+        message = "aborting" if found else f"no request {request.request_id!r} is running"
+        return wire.scheduler("AbortResponse")(success=True, message=message)
+
+
+class RefusedRequest(Exception):
+    """The scheduler ended a request with a status before anything was sent."""
+
+    def __init__(self, finish: FinishReason) -> None:
+        super().__init__(finish.message or "The request was aborted")
+        self.code = CODE_OF_STATUS.get(finish.status_code or 500, Code.INTERNAL)
+
+
+async def _send_answers(stream: Any, answers: dict[str, Answer], context: Any) -> None:
+    is_anything_sent = False
+    while stream.unfinished or stream.has_news:
+        for output in await stream.take():
+            refused = output.finish if _is_refusal(output.finish) else None
+            if refused is not None and not is_anything_sent:
+                raise RefusedRequest(refused)
+            for message in answers[output.rid].messages(output):
+                await context.write(message)
+                is_anything_sent = True
+
+
+def _is_refusal(finish: FinishReason | None) -> bool:
+    return finish is not None and finish.type == "abort" and finish.status_code is not None
+
+
+class Administration:
+    """The rpcs that tell about the worker, and operate it."""
+
+    def __init__(self, service: EngineService) -> None:
+        self._service = service
+
+    async def health_check(self, _request: Any, context: Any) -> Any:
+        healthy, message = self._service.health()
+        if not healthy:
+            await context.abort(Code.UNAVAILABLE, message)
+        return wire.scheduler("HealthCheckResponse")(healthy=True, message=message)
+
+    async def get_model_info(self, _request: Any, context: Any) -> Any:
+        try:
+            return wire.scheduler("GetModelInfoResponse")(**self._service.model_info())
+        except SchedulerUnavailable as error:
+            await context.abort(Code.UNAVAILABLE, str(error))
+
+    async def get_server_info(self, _request: Any, context: Any) -> Any:
+        service = self._service
+        try:
+            response = wire.scheduler("GetServerInfoResponse")(
+                active_requests=service.client.num_running,
+                last_receive_timestamp=service.client.last_receive_time,
+                uptime_seconds=time.time() - service.start_time,
+                sglang_version=__version__,
+                server_type="grpc",
+                max_total_num_tokens=service.ready.max_total_num_tokens,
+            )
+            response.server_args.update(service.server_args())
+            response.scheduler_info.update(
+                {**service.scheduler_info(), "internal_states": [service.internal_state()]}
+            )
+        except SchedulerUnavailable as error:
+            await context.abort(Code.UNAVAILABLE, str(error))
+        response.start_time.seconds = int(service.start_time)
+        return response
+
+    async def get_loads(self, request: Any, context: Any) -> Any:
+        if request.dp_rank != 0:
+            await context.abort(
+                Code.INVALID_ARGUMENT,
+                f"dp_rank must be 0, this worker has one rank; got {request.dp_rank}",
+            )
+        try:
+            loads = self._service.loads(list(request.include))
+        except ValueError as error:
+            await context.abort(Code.INVALID_ARGUMENT, str(error))
+        except SchedulerUnavailable as error:
+            await context.abort(Code.UNAVAILABLE, str(error))
+        (record,) = loads["loads"]
+        return wire.scheduler("GetLoadsResponse")(
+            **loads,
+            aggregate={
+                "total_running_reqs": record["num_running_reqs"],
+                "total_waiting_reqs": record["num_waiting_reqs"],
+                "total_reqs": record["num_total_reqs"],
+                "avg_token_usage": record["token_usage"],
+                "avg_throughput": record["gen_throughput"],
+                "avg_utilization": record["utilization"],
+            },
+        )
+
+    async def flush_cache(self, request: Any, context: Any) -> Any:
+        try:
+            success, message = await self._service.flush_cache(request.timeout_s)
+        except SchedulerUnavailable as error:
+            await context.abort(Code.UNAVAILABLE, str(error))
+        return wire.common("FlushCacheResponse")(success=success, message=message)
+
+    async def get_tokenizer(self, _request: Any, context: Any) -> None:
+        try:
+            bundle = await self._service.tokenizer_bundle()
+        except SchedulerUnavailable as error:
+            await context.abort(Code.UNAVAILABLE, str(error))
+        except OSError as error:
+            await context.abort(Code.INTERNAL, f"the tokenizer's files cannot be read: {error}")
+        for data, sha256 in bundle.chunks():
+            await context.write(wire.common("GetTokenizerChunk")(data=data, sha256=sha256))
+
+    async def control(self, request: Any, context: Any) -> Any:
+        theirs = request.protocol_version
+        if theirs not in (0, ENGINE_PROTOCOL_VERSION):
+            await context.abort(
+                Code.FAILED_PRECONDITION,
+                f"this engine speaks version {ENGINE_PROTOCOL_VERSION} of sglang.engine.v1, the "
+                f"caller version {theirs}; install matching releases of both",
+            )
+        try:
+            args = json.loads(request.json or "{}")
+            if not isinstance(args, dict):
+                raise ValueError(f"json must hold an object, got {request.json[:80]!r}")
+            result = await run_operation(self._service, request.name, args)
+        except ValueError as error:
+            await context.abort(Code.INVALID_ARGUMENT, str(error))
+        except SchedulerUnavailable as error:
+            await context.abort(Code.UNAVAILABLE, str(error))
+        return wire.engine("ControlResponse")(
+            json=json.dumps(result), protocol_version=ENGINE_PROTOCOL_VERSION
+        )

@@ -1,0 +1,233 @@
+"""The launcher process of a worker: starts its parts, serves until told to end, ends them."""
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from sglang.srt.core.messages import LoadProgress
+from sglang.srt.entrypoints import engine, front_door, grpc_server, model_source, sidecar
+from sglang.srt.entrypoints.demo_model import ModelError
+from sglang.srt.entrypoints.scheduler_client import SchedulerClient, WorkerState
+from sglang.srt.entrypoints.service import EngineService
+from sglang.srt.environ import envs
+from sglang.srt.observability.log_setup import set_up_logging
+from sglang.srt.observability.progress import ProgressLine
+from sglang.srt.server_args import PortArgs, ServerArgs, prepare_server_args, with_model_path
+
+logger = logging.getLogger(__name__)
+ABORT_TIMEOUT = 5.0  # seconds for aborted requests to tell their clients
+LAST_WORDS_TIMEOUT = 0.5  # seconds for a dead scheduler's last message to arrive
+FAILURE = 1
+
+
+class LaunchError(Exception):
+    """The worker cannot serve; the text is one sentence for the user."""
+
+
+def main(argv: Sequence[str], prog: str = "python -m sglang.launch_server") -> int:
+    """Serves with the options of a command line; returns the exit code."""
+    args = prepare_server_args(argv, prog=prog, extra=front_door.front_door_options)
+    return launch_server(args)
+
+
+def launch_server(args: ServerArgs) -> int:
+    """Serves until a signal or a failure; returns the exit code. Failures are one sentence."""
+    if not args.sealed:
+        args.check_server_args()
+    set_up_logging(args.log_level)
+    progress = ProgressLine()
+    folder = tempfile.mkdtemp(prefix="sglang-")  # private to this user
+    try:
+        check_ports(args)
+        check_files(args)
+        envs.SGLANG_USE_CPU_ENGINE.set(True)  # for the children: no accelerator is used
+        found = with_model_path(args, model_source.locate_model(args, progress.update))
+        progress.close()
+        return asyncio.run(_serve(found, folder, progress))
+    except (LaunchError, ModelError, front_door.FrontDoorUnavailable, OSError, ValueError) as error:
+        progress.close()
+        logger.debug("the launch failed", exc_info=True)
+        print(f"sglang: {error}", file=sys.stderr)
+        return FAILURE
+    except KeyboardInterrupt:
+        progress.close()
+        return 128 + signal.SIGINT
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_ports(args: ServerArgs) -> None:
+    """Raises LaunchError when a port is taken, before anything slow starts."""
+    ports = {"--port": args.port}
+    if args.grpc_port is not None:
+        ports["--grpc-port"] = args.grpc_port
+    if args.grpc_mode:
+        ports["--port, plus 1 for health and metrics,"] = args.port + 1
+    for flag, port in ports.items():
+        family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((args.host, port))
+            except OSError as error:
+                raise LaunchError(
+                    f"cannot listen on {args.host} port {port} ({flag}): "
+                    f"{(error.strerror or str(error)).lower()}; choose another one"
+                ) from error
+
+
+def check_files(args: ServerArgs) -> None:
+    """Raises LaunchError when an option names a file that cannot be read."""
+    template = args.chat_template
+    if template is not None and not os.access(template, os.R_OK):
+        raise LaunchError(f"--chat-template {template!r} is not a readable file")
+
+
+async def _serve(args: ServerArgs, folder: str, progress: ProgressLine) -> int:
+    def show(message: LoadProgress) -> None:
+        progress.update(message.phase, message.done_bytes, message.total_bytes)
+
+    start = time.monotonic()
+    ports = PortArgs.in_folder(folder)
+    client = SchedulerClient(ports, show)
+    service = EngineService(args, client)
+    worker_socket = str(Path(folder) / "grpc.sock")
+    server = grpc_server.make_server(service, _grpc_addresses(args, worker_socket))
+    worker = WorkerLife(client, server, engine._launch_subprocesses(args, ports))
+    try:
+        await server.start()
+        if args.grpc_mode:
+            worker.sidecar = await sidecar.start_sidecar(service, args.host, args.port + 1)
+        else:
+            worker.door = await asyncio.to_thread(front_door.open_front_door, args, worker_socket)
+        await worker.until_ready()
+        progress.close()
+        if client.state is WorkerState.READY:
+            _announce(args, client, time.monotonic() - start)
+        return await worker.until_end()
+    finally:
+        progress.close()
+        await worker.end()
+
+
+def _grpc_addresses(args: ServerArgs, worker_socket: str) -> list[str]:
+    host = f"[{args.host}]" if ":" in args.host else args.host
+    if args.grpc_mode:
+        return [f"{host}:{args.port}"]
+    own = [f"unix:{worker_socket}"]
+    return [*own, f"{host}:{args.grpc_port}"] if args.grpc_port is not None else own
+
+
+def _announce(args: ServerArgs, client: SchedulerClient, seconds: float) -> None:
+    scheme = "grpc" if args.grpc_mode else "http"
+    host = f"[{args.host}]" if ":" in args.host else args.host
+    logger.info(
+        "The server is fired up and ready to roll! %s://%s:%d serves %s after %.1f s "
+        "(context %d tokens, KV pool %d tokens).",
+        scheme, host, args.port, args.served_model_name, seconds,
+        client.ready.model.context_len, client.ready.max_total_num_tokens,
+    )  # fmt: skip
+
+
+class WorkerLife:
+    """The running parts of a worker, the signals that end it, and the order in which it ends."""
+
+    def __init__(
+        self, client: SchedulerClient, server: grpc.aio.Server, process: engine.SchedulerProcess
+    ) -> None:
+        self.sidecar: asyncio.Server | None = None
+        self.door: Any = None
+        self._client = client
+        self._server = server
+        self._process = process
+        self._receiving = asyncio.create_task(client.run())
+        self._stop = asyncio.Event()
+        self._dead = asyncio.Event()
+        self._exit_code = 0
+        loop = asyncio.get_running_loop()
+        loop.add_reader(process.sentinel, self._on_child_end)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    async def until_ready(self) -> None:
+        """Returns when requests can be served, when the scheduler is dead, or on a signal."""
+        await self._first_of(self._client.became_ready)
+
+    async def until_end(self) -> int:
+        """Returns the exit code after a signal and the drain, or after a failure."""
+        await self._first_of()
+        if self._dead.is_set() or self._receiving.done():
+            await self._fail()
+        else:
+            await self._drain()
+        return self._exit_code
+
+    async def end(self) -> None:
+        """Ends every part; nothing of the worker is left afterwards."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._process.sentinel)
+        if self.sidecar is not None:
+            self.sidecar.close()
+        if self.door is not None:
+            await asyncio.to_thread(self.door.stop)
+        await self._server.stop(ABORT_TIMEOUT)
+        self._client.shut_down()
+        await asyncio.to_thread(self._process.end)
+        self._receiving.cancel()
+        await asyncio.gather(self._receiving, return_exceptions=True)
+        self._client.close()
+
+    async def _first_of(self, *others: "asyncio.Future[Any]") -> None:
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._stop, self._dead)]
+        await asyncio.wait([*waits, self._receiving, *others], return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+    async def _fail(self) -> None:
+        if self._receiving.done():
+            self._client.fail(f"reading from the scheduler failed: {self._receiving.exception()!r}")
+        else:
+            await self._client.wait_failed(LAST_WORDS_TIMEOUT)
+            self._client.fail(self._process.describe_end())
+        print(f"sglang: {self._client.reason}", file=sys.stderr)
+        self._exit_code = FAILURE
+
+    async def _drain(self) -> None:
+        limit = envs.SGLANG_DRAIN_TIMEOUT.get()
+        logger.info(
+            "Ending: %d requests have %g s to finish; a second signal ends at once.",
+            self._client.num_running, limit,
+        )  # fmt: skip
+        self._client.drain()
+        if not await self._idle_within(limit):
+            running = self._client.abort_all("The worker is shutting down")
+            logger.warning("%d requests did not finish in time and are aborted.", running)
+            await self._idle_within(ABORT_TIMEOUT)
+
+    async def _idle_within(self, seconds: float) -> bool:
+        idle = asyncio.ensure_future(self._client.wait_idle())
+        dead = asyncio.ensure_future(self._dead.wait())
+        await asyncio.wait([idle, dead], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        dead.cancel()
+        return idle.done() or not idle.cancel()
+
+    def _on_signal(self, number: int) -> None:
+        if self._stop.is_set():
+            self._process.kill()
+            os._exit(128 + number)
+        self._stop.set()
+
+    def _on_child_end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._process.sentinel)
+        self._dead.set()

@@ -1,0 +1,285 @@
+"""The launcher's side of the scheduler process: requests go out, news comes in."""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from enum import Enum
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from sglang.srt.core.messages import (
+    PROTOCOL_VERSION,
+    AbortInput,
+    ControlInput,
+    ControlOutput,
+    Failed,
+    GenerateInput,
+    LoadProgress,
+    LoadSnapshot,
+    Ready,
+    RequestOutput,
+    SchedulerInput,
+    SchedulerOutput,
+    ShutdownInput,
+    StepOutput,
+)
+from sglang.srt.entrypoints.output_stream import OutputStream
+from sglang.srt.server_args import PortArgs
+
+logger = logging.getLogger(__name__)
+CONTROL_TIMEOUT = 60.0  # seconds
+
+
+class WorkerState(Enum):
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+class SchedulerUnavailable(Exception):
+    """The scheduler process cannot take or finish work: loading, draining or gone."""
+
+
+class DuplicateRequest(Exception):
+    """The id belongs to a request that still runs."""
+
+
+class SchedulerClient:
+    """Owns both sockets, the table of running requests and the worker's state.
+
+    `run` must be running for anything to be answered. All methods belong to its event loop.
+    """
+
+    def __init__(
+        self, ports: PortArgs, on_progress: Callable[[LoadProgress], None] | None = None
+    ) -> None:
+        self._context = zmq.asyncio.Context()
+        # PUSH is used without asyncio: with no high-water mark a send never waits.
+        self._push = zmq.Socket(zmq.Context.shadow(self._context.underlying), zmq.PUSH)
+        self._push.set_hwm(0)
+        self._push.setsockopt(zmq.LINGER, 0)
+        self._push.bind(ports.scheduler_input_ipc_name)
+        self._pull = self._context.socket(zmq.PULL)
+        self._pull.set_hwm(0)
+        self._pull.setsockopt(zmq.LINGER, 0)
+        self._pull.bind(ports.scheduler_output_ipc_name)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(SchedulerOutput)
+        self._streams: dict[str, OutputStream] = {}  # by the rid of each answer
+        self._groups: dict[str, tuple[str, ...]] = {}  # request id → rids of its answers
+        self._controls: dict[int, asyncio.Future[dict[str, object]]] = {}
+        self._control_ids = itertools.count(1)
+        self._on_progress = on_progress
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._failed = asyncio.Event()
+        self.state = WorkerState.LOADING
+        self.reason = "starting"  # why the worker is not ready, in words
+        self.load = LoadSnapshot()
+        self.last_receive_time = 0.0  # seconds since the epoch
+        self.became_ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+
+    # -------------------------------------------------------------- life
+
+    async def run(self) -> None:
+        """Receives until cancelled."""
+        while True:
+            frame = await self._pull.recv()
+            self.last_receive_time = time.time()
+            self._dispatch(self._decoder.decode(frame))
+
+    @property
+    def ready(self) -> Ready:
+        """What the scheduler said about itself. Only after it became ready."""
+        return self.became_ready.result()
+
+    @property
+    def num_running(self) -> int:
+        """Requests (not answers) that are not finished."""
+        return len(self._groups)
+
+    def drain(self) -> None:
+        """From now on new requests are refused; running ones go on."""
+        if self.state is not WorkerState.FAILED:
+            self.state, self.reason = WorkerState.DRAINING, "the worker is shutting down"
+
+    async def wait_idle(self) -> None:
+        """Returns once no request runs."""
+        await self._idle.wait()
+
+    async def wait_failed(self, timeout: float) -> None:
+        """Returns once the scheduler said why it failed, or after `timeout` seconds."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._failed.wait(), timeout)
+
+    def fail(self, reason: str) -> None:
+        """The scheduler is gone: ends everything that waits for it."""
+        if self.state is WorkerState.FAILED:
+            return
+        self.state, self.reason = WorkerState.FAILED, reason
+        self._failed.set()
+        error = SchedulerUnavailable(reason)
+        for stream in set(self._streams.values()):
+            stream.fail(error)
+        for future in self._controls.values():
+            if not future.done():
+                future.set_exception(error)
+        if not self.became_ready.done():
+            self.became_ready.set_exception(error)
+            self.became_ready.exception()  # nobody has to wait for it
+
+    def close(self) -> None:
+        self._push.close()
+        self._pull.close()
+        self._context.term()
+
+    # -------------------------------------------------------------- requests
+
+    @contextmanager
+    def open(self, request_id: str, inputs: Sequence[GenerateInput]) -> Iterator[OutputStream]:
+        """Starts the answers of a request. Those unfinished when the block is left are aborted."""
+        if self.state is not WorkerState.READY:
+            raise SchedulerUnavailable(self.reason)
+        rids = tuple(entry.rid for entry in inputs)
+        taken = next((rid for rid in (request_id, *rids) if self._is_taken(rid)), None)
+        if taken is not None:
+            raise DuplicateRequest(f"Duplicate request ID detected: {taken}")
+        stream = OutputStream(rids)
+        self._groups[request_id] = rids
+        self._idle.clear()
+        self._streams.update(dict.fromkeys(rids, stream))
+        try:
+            for entry in inputs:
+                self._send(entry)
+            yield stream
+        finally:
+            self._close_stream(request_id, stream)
+
+    def _is_taken(self, rid: str) -> bool:
+        return rid in self._groups or rid in self._streams
+
+    def _close_stream(self, request_id: str, stream: OutputStream) -> None:
+        for rid in stream.rids:
+            self._streams.pop(rid, None)
+        self._groups.pop(request_id, None)
+        if not self._groups:
+            self._idle.set()
+        if stream.unfinished:
+            rids = [rid for rid in stream.rids if rid in stream.unfinished]
+            self._send_if_alive(AbortInput(rids=rids, message="The client is gone"))
+
+    def abort(self, request_id: str, message: str) -> bool:
+        """Ends all answers of a request at the next step. False when no such request runs."""
+        rids = self._groups.get(request_id, ())
+        if not rids and request_id in self._streams:
+            rids = (request_id,)
+        if rids:
+            self._send(AbortInput(rids=list(rids), message=message))
+        return bool(rids)
+
+    def abort_all(self, message: str) -> int:
+        """Ends every request; returns how many ran."""
+        running = self.num_running
+        if running:
+            self._send(AbortInput(all=True, message=message))
+        return running
+
+    # -------------------------------------------------------------- administration
+
+    async def control(
+        self, name: str, args: dict[str, object], timeout: float = CONTROL_TIMEOUT
+    ) -> dict[str, object]:
+        """An operation of the scheduler. ValueError: it refused, the text says why."""
+        if self.state in (WorkerState.LOADING, WorkerState.FAILED):
+            raise SchedulerUnavailable(self.reason)
+        control_id = next(self._control_ids)
+        future = asyncio.get_running_loop().create_future()
+        self._controls[control_id] = future
+        try:
+            self._send(ControlInput(id=control_id, name=name, args=args))
+            return await asyncio.wait_for(future, timeout)
+        except asyncio.TimeoutError:
+            raise SchedulerUnavailable(
+                f"the scheduler did not answer {name} within {timeout:g} s"
+            ) from None
+        finally:
+            del self._controls[control_id]
+
+    def shut_down(self) -> None:
+        """Asks the scheduler to leave its loop. Silent when it is gone already."""
+        self._send_if_alive(ShutdownInput())
+
+    def _send(self, value: SchedulerInput) -> None:
+        try:
+            self._push.send(self._encoder.encode(value), zmq.NOBLOCK)
+        except zmq.Again:
+            raise SchedulerUnavailable("the scheduler process is not connected") from None
+
+    def _send_if_alive(self, value: SchedulerInput) -> None:
+        if self.state is WorkerState.FAILED:
+            return
+        try:
+            self._send(value)
+        except SchedulerUnavailable:
+            logger.debug("the scheduler is gone before it was told %s", value)
+
+    # -------------------------------------------------------------- news
+
+    def _dispatch(self, value: SchedulerOutput) -> None:
+        match value:
+            case StepOutput():
+                self.load = value.load
+                for output in value.outputs:
+                    self._deliver(output)
+            case ControlOutput():
+                self._answer(value)
+            case LoadProgress():
+                self.reason = describe_progress(value)
+                if self._on_progress:
+                    self._on_progress(value)
+            case Ready():
+                self._become_ready(value)
+            case Failed():
+                self.fail(value.message)
+
+    def _deliver(self, output: RequestOutput) -> None:
+        stream = self._streams.get(output.rid)
+        if stream is not None:  # else: nobody waits any more, the abort is under way
+            stream.put(output)
+
+    def _answer(self, value: ControlOutput) -> None:
+        future = self._controls.get(value.id)
+        if future is None or future.done():
+            return
+        if value.error is not None:
+            future.set_exception(ValueError(value.error))
+        else:
+            future.set_result(value.result)
+
+    def _become_ready(self, value: Ready) -> None:
+        if value.protocol_version != PROTOCOL_VERSION:
+            self.fail(
+                f"launcher and scheduler speak versions {PROTOCOL_VERSION} and "
+                f"{value.protocol_version} of the protocol; install one release of sglang"
+            )
+            return
+        self.load.max_total_num_tokens = value.max_total_num_tokens
+        self.load.max_running_requests = value.max_running_requests
+        if self.state is WorkerState.LOADING:
+            self.state, self.reason = WorkerState.READY, ""
+        if not self.became_ready.done():
+            self.became_ready.set_result(value)
+
+
+def describe_progress(value: LoadProgress) -> str:
+    """`loading weights: 45 of 98 MB`."""
+    if not value.total_bytes:
+        return value.phase
+    done, total = value.done_bytes / 1e6, value.total_bytes / 1e6
+    return f"{value.phase}: {done:.0f} of {total:.0f} MB"

@@ -1,0 +1,28 @@
+"""Every registry of the runtime, with its built-in names as lazy strings."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang.extension.registry import Registry
+
+# factory(model_runner) -> attention backend
+ATTENTION_BACKENDS: Registry[Callable[..., Any]] = Registry("attention backend")
+ATTENTION_BACKENDS.register_lazy(
+    "torch_native", "sglang.srt.layers.attention.torch_native:create_torch_native_backend"
+)
+
+# factory(ctx: TreeCacheBuildContext) -> BasePrefixCache
+RADIX_CACHE_BACKENDS: Registry[Callable[..., Any]] = Registry("radix cache backend")
+
+# factory() -> EvictionStrategy
+EVICTION_POLICIES: Registry[Callable[..., Any]] = Registry("eviction policy")
+EVICTION_POLICIES.register_lazy("lru", "sglang.srt.mem_cache.evict_policy:LRUStrategy")
+
+# factory(server_args, tokenizer, vocab_size, eos_token_ids) -> BaseGrammarBackend | None
+GRAMMAR_BACKENDS: Registry[Callable[..., Any]] = Registry("grammar backend")
+GRAMMAR_BACKENDS.register_lazy("none", "sglang.srt.constrained.base_grammar_backend:no_backend")
+
+# order(waiting: list[Req], tree_cache) sorts the waiting requests in place, next one first
+SCHEDULE_POLICIES: Registry[Callable[..., Any]] = Registry("schedule policy")
+SCHEDULE_POLICIES.register_lazy("fcfs", "sglang.srt.managers.schedule_policy:arrival_order")
+SCHEDULE_POLICIES.register_lazy("lpm", "sglang.srt.managers.schedule_policy:longest_prefix_first")

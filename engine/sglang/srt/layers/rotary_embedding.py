@@ -1,0 +1,83 @@
+"""Rotary position embedding: angles by position, and their application to q and k."""
+
+import math
+
+import torch
+from torch import nn
+
+from sglang.srt.configs.rope_config import RopeConfig
+
+
+class RotaryEmbedding(nn.Module):
+    """Cosines and sines of all positions of the context, computed once in float32.
+
+    The two halves of a head are the real and imaginary parts (the layout of HF checkpoints).
+    """
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+    def __init__(self, head_dim: int, rope: RopeConfig, context_len: int) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+        self.context_len = context_len
+        self._fill(inverse_frequencies(head_dim, rope))
+
+    def set_frequency_factors(self, factors: torch.Tensor) -> None:
+        """Divides each frequency, as a file's own table of factors demands."""
+        # factors: [head_dim / 2]
+        if factors.shape != self._inverse_frequencies.shape:
+            raise ValueError(
+                f"expected {list(self._inverse_frequencies.shape)} frequency factors, "
+                f"found {list(factors.shape)}"
+            )
+        self._fill(self._inverse_frequencies / factors.float().cpu())
+
+    def lookup(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        """Cosine and signed sine of a pass, shared by all its layers."""
+        # positions: [num_tokens] -> two of [num_tokens, 1, head_dim]
+        cos = self.cos.index_select(0, positions).to(dtype).unsqueeze(1)
+        sin = self.sin.index_select(0, positions).to(dtype).unsqueeze(1)
+        return cos, sin
+
+    def _fill(self, inverse_frequencies: torch.Tensor) -> None:
+        self._inverse_frequencies = inverse_frequencies
+        angles = torch.outer(
+            torch.arange(self.context_len, dtype=torch.float32), inverse_frequencies
+        )
+        cos, sin = angles.cos(), angles.sin()
+        # x * cos + swap(x) * sin rotates, where swap exchanges the halves of a head.
+        self.register_buffer("cos", torch.cat((cos, cos), -1), persistent=False)
+        self.register_buffer("sin", torch.cat((-sin, sin), -1), persistent=False)
+
+
+def apply_rotary(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotates each head by its token's angles."""
+    # heads: [num_tokens, num_heads, head_dim]; cos, sin: [num_tokens, 1, head_dim]
+    half = heads.shape[-1] // 2
+    swapped = torch.cat((heads[..., half:], heads[..., :half]), -1)
+    return (heads * cos).addcmul_(swapped, sin)
+
+
+def inverse_frequencies(head_dim: int, rope: RopeConfig) -> torch.Tensor:
+    """One frequency per pair of a head's numbers, scaled as the model says."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    frequencies = 1.0 / (rope.theta**exponents)
+    if rope.rope_type == "linear":
+        return frequencies / rope.factor
+    if rope.rope_type == "llama3":
+        return _llama3_frequencies(frequencies, rope)
+    return frequencies
+
+
+def _llama3_frequencies(frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
+    # Long waves are stretched by the factor, short ones kept, those between blended.
+    wavelengths = 2 * math.pi / frequencies
+    longest_kept = rope.original_max_position_embeddings / rope.high_freq_factor
+    shortest_stretched = rope.original_max_position_embeddings / rope.low_freq_factor
+    share = (rope.original_max_position_embeddings / wavelengths - rope.low_freq_factor) / (
+        rope.high_freq_factor - rope.low_freq_factor
+    )
+    blended = (1 - share) * frequencies / rope.factor + share * frequencies
+    scaled = torch.where(wavelengths > shortest_stretched, frequencies / rope.factor, blended)
+    return torch.where(wavelengths < longest_kept, frequencies, scaled)

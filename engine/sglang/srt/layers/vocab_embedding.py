@@ -1,0 +1,34 @@
+"""The table of token vectors, and the head that scores tokens against hidden states."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sglang.srt.layers.linear import Linear, new_parameter
+
+
+class VocabEmbedding(nn.Module):
+    """Rows of the table by token id. The table may have padding rows above the vocabulary."""
+
+    def __init__(self, num_rows: int, hidden_size: int) -> None:
+        super().__init__()
+        self.weight = new_parameter(torch.empty(num_rows, hidden_size))
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        # input_ids: [num_tokens] -> [num_tokens, hidden]
+        return F.embedding(input_ids, self.weight)
+
+
+class LMHead(Linear):
+    """Scores of the first `vocab_size` rows; padding rows are never computed, so never sampled."""
+
+    def __init__(self, hidden_size: int, num_rows: int, vocab_size: int) -> None:
+        super().__init__(hidden_size, num_rows)
+        self.vocab_size = vocab_size
+
+    def tie(self, embedding: VocabEmbedding) -> None:
+        """Shares the embedding's table instead of having one."""
+        self.weight = embedding.weight
+
+    def rows_in_use(self) -> torch.Tensor:
+        return self.weight[: self.vocab_size]

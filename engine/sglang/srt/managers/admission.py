@@ -1,0 +1,111 @@
+"""What a new request must satisfy; turns an accepted one into a `Req`."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from sglang.srt.core.messages import FinishReason, GenerateInput
+from sglang.srt.core.request import Req
+from sglang.srt.core.sampling_params import SamplingParams
+
+CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the model and its memory allow, in tokens."""
+
+    context_len: int
+    pool_len: int
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+
+    @property
+    def max_req_input_len(self) -> int:
+        """The longest prompt that leaves room for one token."""
+        return min(self.context_len - 1, self.pool_len)
+
+
+class Refused(Exception):
+    """The request ends before it started."""
+
+    def __init__(self, message: str, status_code: int = 400) -> None:
+        super().__init__(message)
+        self.reason = FinishReason(type="abort", message=message, status_code=status_code)
+
+
+def admit(request: GenerateInput, limits: Limits) -> Req:
+    """The request with a definite `max_new_tokens`, or Refused with the reason."""
+    _check_prompt(request.input_ids, limits)
+    _check_logprob_start(request)
+    _check_constraint(request.sampling)
+    prompt_len = len(request.input_ids)
+    return Req(
+        rid=request.rid,
+        origin_input_ids=request.input_ids,
+        sampling_params=_with_length(request.sampling, prompt_len, limits),
+        eos_token_ids=limits.eos_token_ids,
+        return_logprob=request.return_logprob,
+        logprob_start_len=request.logprob_start_len,
+        top_logprobs_num=request.top_logprobs_num,
+        token_ids_logprob=request.token_ids_logprob,
+        stream=request.stream,
+        priority=request.priority,
+        extra_key=request.extra_key,
+        deadline=request.deadline,
+    )
+
+
+def _check_prompt(input_ids: list[int], limits: Limits) -> None:
+    if not input_ids:
+        raise Refused("input_ids cannot be empty.")
+    length = len(input_ids)
+    if length >= limits.context_len:
+        raise Refused(
+            f"The input ({length} tokens) is longer than the model's context length "
+            f"({limits.context_len} tokens)."
+        )
+    if length > limits.max_req_input_len:
+        raise Refused(
+            f"The input ({length} tokens) does not fit the KV pool ({limits.pool_len} tokens). "
+            "Send a shorter one, or start the server with more memory for KV."
+        )
+    lowest, highest = min(input_ids), max(input_ids)
+    if lowest < 0 or highest >= limits.vocab_size:
+        wrong = lowest if lowest < 0 else highest
+        raise Refused(
+            f"input_ids has token {wrong}; the vocabulary is 0 … {limits.vocab_size - 1}."
+        )
+
+
+def _check_logprob_start(request: GenerateInput) -> None:
+    start, prompt_len = request.logprob_start_len, len(request.input_ids)
+    if request.return_logprob and not -1 <= start <= prompt_len:
+        raise Refused(
+            f"logprob_start_len must be -1 (no prompt token) or in [0, {prompt_len}], the length "
+            f"of the prompt; got {start}."
+        )
+
+
+def _check_constraint(params: SamplingParams) -> None:
+    given = [name for name in CONSTRAINTS if getattr(params, name)]
+    if given:
+        raise Refused(
+            f"{given[0]} needs structured output, but the grammar backend of this server is "
+            "'none'; send the request without it."
+        )
+
+
+def _with_length(params: SamplingParams, prompt_len: int, limits: Limits) -> SamplingParams:
+    left = limits.context_len - prompt_len
+    wanted = params.max_new_tokens
+    if wanted is not None and wanted > left:
+        raise Refused(
+            "Requested token count exceeds the model's maximum context length of "
+            f"{limits.context_len} tokens: {prompt_len} of the prompt and {wanted} of the answer "
+            f"are {prompt_len + wanted}. Ask for at most {left} new tokens, or shorten the prompt."
+        )
+    # The last token is never written to the pool, hence the one more.
+    most = min(left if wanted is None else wanted, limits.pool_len - prompt_len + 1)
+    least = min(params.min_new_tokens, most)
+    return msgspec.structs.replace(params, max_new_tokens=most, min_new_tokens=least)

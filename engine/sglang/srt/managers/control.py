@@ -1,0 +1,25 @@
+"""Administrative operations of the scheduler, by name."""
+
+from collections.abc import Callable, Mapping
+
+from sglang.srt.core.messages import ControlInput, ControlOutput
+
+Operation = Callable[[Mapping[str, object]], dict[str, object]]
+
+
+class ControlTable:
+    """Name → operation. An operation raises ValueError to refuse; the text reaches the caller."""
+
+    def __init__(self, operations: Mapping[str, Operation]) -> None:
+        self._operations = dict(operations)
+
+    def run(self, request: ControlInput) -> ControlOutput:
+        operation = self._operations.get(request.name)
+        if operation is None:
+            known = ", ".join(sorted(self._operations))
+            error = f"unknown scheduler operation {request.name!r}; allowed: {known}"
+            return ControlOutput(id=request.id, error=error)
+        try:
+            return ControlOutput(id=request.id, result=operation(request.args))
+        except ValueError as error:
+            return ControlOutput(id=request.id, error=str(error))

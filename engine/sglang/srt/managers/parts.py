@@ -1,0 +1,42 @@
+"""What a scheduler is composed of."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from sglang.srt.core.batch import GenerationBatchResult, ScheduleBatch
+from sglang.srt.core.config import ScheduleConfig
+from sglang.srt.core.messages import SchedulerInput, SchedulerOutput
+from sglang.srt.managers.admission import Limits
+from sglang.srt.managers.stop_rules import StopTextFactory
+from sglang.srt.mem_cache.request_memory import RequestMemory
+
+
+class Source(Protocol):
+    def receive(self, *, block: bool) -> list[SchedulerInput]:
+        """All that has arrived; with `block`, waits until there is something."""
+
+
+class Sink(Protocol):
+    def send(self, output: SchedulerOutput) -> None:
+        """Never waits for the other side."""
+
+
+class Worker(Protocol):
+    def forward_batch_generation(self, batch: ScheduleBatch) -> GenerationBatchResult:
+        """Computes the batch's new tokens, writes their KV, and chooses the next tokens."""
+
+
+@dataclass(frozen=True)
+class SchedulerParts:
+    """Whoever builds a scheduler chooses them."""
+
+    inbox: Source
+    outbox: Sink
+    worker: Worker
+    memory: RequestMemory
+    config: ScheduleConfig
+    limits: Limits
+    make_stop_text: StopTextFactory
+    clock: Callable[[], float] = time.monotonic  # of deadlines and throughput, in seconds

@@ -1,0 +1,170 @@
+"""Plans prefill batches: which prompts, or which chunk of one, the next step computes."""
+
+from dataclasses import dataclass, field
+
+from sglang.srt.core.batch import ForwardMode, ScheduleBatch
+from sglang.srt.core.config import ScheduleConfig
+from sglang.srt.core.request import Req, RequestState
+from sglang.srt.managers.schedule_policy import SchedulePolicy
+from sglang.srt.managers.waiting_queue import WaitingQueue
+from sglang.srt.mem_cache.radix_key import whole_pages
+from sglang.srt.mem_cache.request_memory import RequestMemory
+
+# A long allowed answer reserves no more than this: most answers end earlier.
+MAX_RESERVED_NEW_TOKENS = 4096
+
+
+def reserved_new_tokens(req: Req) -> int:
+    return min(req.max_new_tokens - len(req.output_ids), MAX_RESERVED_NEW_TOKENS)
+
+
+@dataclass
+class PrefillBudget:
+    """What one batch may still take, in tokens."""
+
+    room: int  # of the pool, without what running answers are expected to need
+    memory: int  # of the pool, now
+    input: int
+    chunk: int | None  # None: prompts are not cut
+
+    def take(self, extend: int, reserve: int) -> None:
+        self.room -= extend + reserve
+        self.memory -= extend
+        self.input -= extend
+        if self.chunk is not None:
+            self.chunk -= extend
+
+
+@dataclass
+class _Draft:
+    """A batch in the making."""
+
+    budget: PrefillBudget
+    reqs: list[Req] = field(default_factory=list)
+    new_lens: list[int] = field(default_factory=list)
+
+    def add(self, req: Req, new_len: int) -> None:
+        self.reqs.append(req)
+        self.new_lens.append(new_len)
+
+
+class PrefillPlanner:
+    """Continuous batching with chunked prefill. At most one prompt is in chunks at a time.
+
+    The chunked request belongs to the planner until its last chunk is planned; it is in neither
+    the waiting queue nor the running batch.
+    """
+
+    def __init__(
+        self, config: ScheduleConfig, memory: RequestMemory, policy: SchedulePolicy
+    ) -> None:
+        self._config = config
+        self._memory = memory
+        self._policy = policy
+        self.chunked: Req | None = None
+
+    def plan(
+        self, waiting: WaitingQueue, running: list[Req], new_token_ratio: float
+    ) -> ScheduleBatch | None:
+        """The next prefill batch, with its memory allocated; None when nothing can be admitted."""
+        if self.chunked is None and not waiting:
+            return None
+        draft = _Draft(self._budget(running, new_token_ratio))
+        if self.chunked is not None:
+            self._add_chunk(self.chunked, draft)
+        if self.chunked is None:
+            self._admit(waiting, running, draft)
+        if not draft.reqs:
+            return None
+        prefix_lens = [req.kv_committed_len for req in draft.reqs]
+        return ScheduleBatch(
+            reqs=draft.reqs,
+            forward_mode=ForwardMode.EXTEND,
+            out_cache_loc=self._memory.extend(draft.reqs, draft.new_lens),
+            extend_prefix_lens=prefix_lens,
+            extend_seq_lens=draft.new_lens,
+        )
+
+    def _budget(self, running: list[Req], new_token_ratio: float) -> PrefillBudget:
+        memory = self._memory.room()
+        expected = sum(reserved_new_tokens(req) for req in running) * new_token_ratio
+        return PrefillBudget(
+            room=memory - int(expected),
+            memory=memory,
+            input=self._config.max_prefill_tokens,
+            chunk=self._config.chunked_prefill_size,
+        )
+
+    def _admit(self, waiting: WaitingQueue, running: list[Req], draft: _Draft) -> None:
+        limit = self._config.max_running_requests - len(running)
+        if len(draft.reqs) >= limit:
+            return
+        self._policy.calc_priority(waiting.reqs)
+        for req in list(waiting):
+            if len(draft.reqs) >= limit:
+                return
+            room_before = self._memory.room()
+            self._memory.attach_prefix(req)
+            # A lock takes the prefix out of what can be evicted.
+            locked = room_before - self._memory.room()
+            draft.budget.room -= locked
+            draft.budget.memory -= locked
+            if not self._add(req, draft, alone=not (running or draft.reqs)):
+                self._memory.detach_prefix(req)
+                return
+            waiting.remove(req)
+            req.state = RequestState.RUNNING
+            if req.num_retractions == 0:
+                req.cached_tokens = req.kv_committed_len
+            if self.chunked is not None:
+                return
+
+    def _add(self, req: Req, draft: _Draft, *, alone: bool) -> bool:
+        """Adds the whole prompt or its first chunk, if it fits."""
+        budget = draft.budget
+        new_len = req.seq_len - req.kv_committed_len
+        extend = self._memory.new_page_tokens(req.kv_committed_len, req.seq_len)
+        reserve = reserved_new_tokens(req) + self._memory.page_size
+        # Alone, a request may use the whole pool: nothing will ever make more room for it.
+        if not alone and extend + reserve >= budget.room:
+            return False
+        if budget.chunk is not None and new_len > budget.chunk:
+            return self._start_chunks(req, draft)
+        if extend > budget.memory or (draft.reqs and extend > budget.input):
+            return False
+        budget.take(extend, reserve)
+        draft.add(req, new_len)
+        return True
+
+    def _start_chunks(self, req: Req, draft: _Draft) -> bool:
+        length = self._chunk_len(draft.budget)
+        if length <= 0:
+            return False
+        self.chunked = req
+        draft.budget.take(length, 0)
+        draft.add(req, length)
+        self._count_chunks(req, length)
+        return True
+
+    def _add_chunk(self, req: Req, draft: _Draft) -> None:
+        """The next chunk of the request in chunks; none when the pool has no room for it now."""
+        left = req.seq_len - req.kv_committed_len
+        length = min(left, self._chunk_len(draft.budget))
+        if length <= 0:
+            return
+        if length == left:
+            self.chunked = None
+        extend = self._memory.new_page_tokens(req.kv_committed_len, req.kv_committed_len + length)
+        draft.budget.take(extend, 0 if self.chunked else reserved_new_tokens(req))
+        draft.add(req, length)
+        self._count_chunks(req, length)
+
+    def _chunk_len(self, budget: PrefillBudget) -> int:
+        """Whole pages, so that the next chunk starts with a page."""
+        assert budget.chunk is not None, "a prompt is in chunks though chunks are off"
+        return whole_pages(min(budget.chunk, budget.memory), self._memory.page_size)
+
+    def _count_chunks(self, req: Req, planned: int) -> None:
+        left = req.seq_len - req.kv_committed_len - planned
+        assert self._config.chunked_prefill_size is not None
+        req.is_chunked = -(-left // self._config.chunked_prefill_size)

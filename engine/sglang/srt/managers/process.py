@@ -1,0 +1,179 @@
+"""How the scheduler process comes up: sockets, parts, warm-up, and what it reports."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import zmq
+
+from sglang.srt.core.config import PortArgs
+from sglang.srt.core.messages import (
+    PROTOCOL_VERSION,
+    GenerateInput,
+    LoadProgress,
+    ModelCard,
+    Ready,
+)
+from sglang.srt.core.sampling_params import SamplingParams
+from sglang.srt.managers.admission import Limits
+from sglang.srt.managers.inbox import Inbox
+from sglang.srt.managers.outbox import Outbox
+from sglang.srt.managers.parts import SchedulerParts, Sink
+from sglang.srt.managers.stop_rules import stop_text_factory
+from sglang.srt.managers.tp_worker import TpModelWorker
+from sglang.srt.mem_cache.base_prefix_cache import CacheInitParams
+from sglang.srt.mem_cache.registry import TreeCacheBuildContext, create_tree_cache
+from sglang.srt.mem_cache.request_memory import RequestMemory
+from sglang.srt.server_args import ServerArgs
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.scheduler import Scheduler
+
+WARM_UP_RID = "sglang-warm-up"
+
+
+@contextmanager
+def connect(ports: PortArgs) -> Iterator[tuple[Inbox, Outbox]]:
+    """Both sockets to the launcher. What was sent is flushed when the block is left."""
+    context = zmq.Context()
+    pull, push = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    try:
+        for socket in (pull, push):
+            socket.set_hwm(0)
+        pull.connect(ports.scheduler_input_ipc_name)
+        push.connect(ports.scheduler_output_ipc_name)
+        yield Inbox(pull, wake_fds=end_signals()), Outbox(push)
+    finally:
+        pull.close(linger=0)
+        push.close()
+        context.term()
+
+
+def end_signals() -> list[int]:
+    """Descriptors that become readable when the process has to end.
+
+    Those are the parent's end, and SIGTERM unless whoever started the process ignores it.
+    """
+    fds = []
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        fds.append(parent.sentinel)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        read_end, write_end = os.pipe()
+        signal.signal(signal.SIGTERM, lambda number, frame: _wake(write_end))
+        fds.append(read_end)
+    return fds
+
+
+def _wake(write_end: int) -> None:
+    os.write(write_end, b"\0")
+
+
+def report_loading(outbox: Sink) -> Callable[[int, int], None]:
+    """Sends how many bytes of the weights are loaded."""
+
+    def report(done_bytes: int, total_bytes: int) -> None:
+        outbox.send(
+            LoadProgress(phase="loading weights", done_bytes=done_bytes, total_bytes=total_bytes)
+        )
+
+    return report
+
+
+def parts_of(
+    worker: TpModelWorker, server_args: ServerArgs, inbox: Inbox, outbox: Outbox
+) -> SchedulerParts:
+    """The parts of the scheduler that serves with this worker."""
+    return SchedulerParts(
+        inbox=inbox,
+        outbox=outbox,
+        worker=worker,
+        memory=_request_memory(worker, server_args),
+        config=worker.schedule_config,
+        limits=limits_of(worker),
+        make_stop_text=stop_text_factory(tokenizer_folder(server_args)),
+    )
+
+
+def limits_of(worker: TpModelWorker) -> Limits:
+    return Limits(
+        context_len=worker.cache_config.context_len,
+        pool_len=worker.memory.token_to_kv_pool_allocator.size,
+        vocab_size=worker.model_config.vocab_size,
+        eos_token_ids=frozenset(worker.model_config.eos_token_ids),
+    )
+
+
+def _request_memory(worker: TpModelWorker, server_args: ServerArgs) -> RequestMemory:
+    config, pools = worker.cache_config, worker.memory
+    params = CacheInitParams(
+        disable=config.disable_radix_cache,
+        req_to_token_pool=pools.req_to_token_pool,
+        token_to_kv_pool_allocator=pools.token_to_kv_pool_allocator,
+        page_size=config.page_size,
+        eviction_policy=config.radix_eviction_policy,
+    )
+    context = TreeCacheBuildContext(
+        server_args=server_args,
+        params=params,
+        disable_radix_cache=config.disable_radix_cache,
+        effective_chunked_prefill_size=worker.schedule_config.chunked_prefill_size,
+        tp_worker=worker,
+    )
+    return RequestMemory(
+        create_tree_cache(context), pools.req_to_token_pool, pools.token_to_kv_pool_allocator
+    )
+
+
+def warm_up(scheduler: "Scheduler") -> None:
+    """One real generation: kernels are loaded and a broken model shows before traffic comes."""
+    limits = scheduler.limits
+    params = SamplingParams(max_new_tokens=min(2, limits.context_len - 1), ignore_eos=True)
+    token = min(limits.eos_token_ids, default=0)
+    scheduler.process_input_requests(
+        [GenerateInput(rid=WARM_UP_RID, input_ids=[token], sampling=params.normalized())]
+    )
+    req = scheduler.live.get(WARM_UP_RID)
+    while batch := scheduler.get_next_batch_to_run():
+        scheduler.process_batch_result(batch, scheduler.run_batch(batch))
+    reason = req.finished_reason if req is not None else None
+    if reason is None or reason.type != "length":
+        why = reason.message if reason is not None else "it did not end"
+        raise RuntimeError(f"The warm-up generation failed: {why}")
+    scheduler.reset_statistics()
+
+
+def ready_message(worker: TpModelWorker, server_args: ServerArgs, startup_seconds: float) -> Ready:
+    config, limits = worker.model_config, limits_of(worker)
+    card = ModelCard(
+        architectures=list(config.architectures),
+        model_type=config.model_type,
+        vocab_size=config.vocab_size,
+        context_len=limits.context_len,
+        eos_token_ids=list(config.eos_token_ids),
+        bos_token_id=config.bos_token_id,
+        pad_token_id=config.pad_token_id,
+        tokenizer_folder=tokenizer_folder(server_args),
+        default_sampling_params=config.default_sampling_params,
+    )
+    return Ready(
+        protocol_version=PROTOCOL_VERSION,
+        model=card,
+        max_total_num_tokens=limits.pool_len,
+        max_req_input_len=limits.max_req_input_len,
+        max_running_requests=worker.schedule_config.max_running_requests,
+        page_size=worker.cache_config.page_size,
+        kv_cell_bytes=worker.runner.kv_dims.cell_bytes,
+        weight_bytes=worker.runner.weight_bytes,
+        startup_seconds=startup_seconds,
+    )
+
+
+def tokenizer_folder(server_args: ServerArgs) -> str:
+    """The folder itself, or the one that holds the weights file."""
+    path = Path(server_args.tokenizer_path or server_args.model_path)
+    return str(path if path.is_dir() else path.parent)

@@ -1,0 +1,269 @@
+"""The scheduler: takes requests, forms batches, runs them, reports the tokens."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from sglang.srt.core.batch import GenerationBatchResult, ScheduleBatch
+from sglang.srt.core.config import PortArgs
+from sglang.srt.core.messages import (
+    AbortInput,
+    ControlInput,
+    Failed,
+    FinishReason,
+    GenerateInput,
+    LoadSnapshot,
+    LogprobRows,
+    SchedulerInput,
+    ShutdownInput,
+    StepOutput,
+)
+from sglang.srt.core.request import Req, RequestState
+from sglang.srt.managers.admission import Refused, admit
+from sglang.srt.managers.control import ControlTable
+from sglang.srt.managers.decode import RunningBatch
+from sglang.srt.managers.live_requests import LiveRequests
+from sglang.srt.managers.load_stats import LoadStats
+from sglang.srt.managers.new_token_ratio import NewTokenRatio
+from sglang.srt.managers.outputs import OutputAssembler, add_input_logprobs, add_output_logprobs
+from sglang.srt.managers.parts import SchedulerParts
+from sglang.srt.managers.prefill import PrefillPlanner
+from sglang.srt.managers.process import connect, parts_of, ready_message, report_loading, warm_up
+from sglang.srt.managers.schedule_policy import SchedulePolicy
+from sglang.srt.managers.stop_rules import StopRules, length_ends
+from sglang.srt.managers.tp_worker import TpModelWorker
+from sglang.srt.managers.waiting_queue import WaitingQueue
+from sglang.srt.managers.watchdog import Watchdog
+from sglang.srt.server_args import ServerArgs
+
+EXPIRED = FinishReason(
+    type="abort", message="The request did not end before its deadline.", status_code=504
+)
+SHUTTING_DOWN = FinishReason(type="abort", message="The server is shutting down.", status_code=503)
+
+
+class Scheduler:
+    """Owns every request from its arrival to its last output. One thread, one step at a time."""
+
+    def __init__(self, parts: SchedulerParts, gpu_id: int = 0) -> None:
+        config, memory = parts.config, parts.memory
+        self.gpu_id = gpu_id
+        self.inbox, self.outbox, self.worker = parts.inbox, parts.outbox, parts.worker
+        self.memory, self.limits, self._clock = memory, parts.limits, parts.clock
+        self.ratio = NewTokenRatio(config.schedule_conservativeness)
+        self.waiting = WaitingQueue(config.max_queued_requests)
+        self.prefill = PrefillPlanner(
+            config, memory, SchedulePolicy(config.schedule_policy, memory.tree_cache)
+        )
+        self.running = RunningBatch(memory, self.ratio)
+        self.stop_rules = StopRules(parts.limits.vocab_size, parts.make_stop_text)
+        self.outputs = OutputAssembler(config.stream_interval)
+        self.stats = LoadStats(memory, parts.clock)
+        self.watchdog = Watchdog(config.watchdog_timeout)
+        self.control = ControlTable({"flush_cache": self.flush_cache, "loads": self.loads})
+        self.live = LiveRequests(memory, self.waiting, self.prefill, self.running)
+        self.stopped = False
+        self._last_load = LoadSnapshot()
+
+    # ---------------------------------------------------------------- the loop
+
+    def run_event_loop(self) -> None:
+        while not self.stopped:
+            self.process_input_requests(self.inbox.receive(block=self.is_idle))
+            if batch := self.get_next_batch_to_run():
+                self.process_batch_result(batch, self.run_batch(batch))
+            else:
+                self.on_idle()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.live
+
+    def process_input_requests(self, recv_reqs: Sequence[SchedulerInput]) -> None:
+        for request in recv_reqs:
+            match request:
+                case GenerateInput():
+                    self.handle_generate_request(request)
+                case AbortInput():
+                    self.abort_request(request)
+                case ControlInput():
+                    self.outbox.send(self.control.run(request))
+                case ShutdownInput():
+                    self.shut_down()
+
+    def get_next_batch_to_run(self) -> ScheduleBatch | None:
+        """New prompts first, then one more token for the running ones."""
+        for req in self.live.expired(self._clock()):
+            self._abort(req, EXPIRED)
+        batch = self.prefill.plan(self.waiting, self.running.reqs, self.ratio.value)
+        return batch or self._next_decode_batch()
+
+    def run_batch(self, batch: ScheduleBatch) -> GenerationBatchResult:
+        with self.watchdog.watch():
+            return self.worker.forward_batch_generation(batch)
+
+    def process_batch_result(self, batch: ScheduleBatch, result: GenerationBatchResult) -> None:
+        is_prefill = batch.forward_mode.is_extend()
+        num_new_tokens = 0
+        rows = zip(batch.reqs, result.next_token_ids, result.output_logprobs, strict=True)
+        for i, (req, token_id, output_rows) in enumerate(rows):
+            add_input_logprobs(req, result.input_logprobs[i])
+            if req is self.prefill.chunked:
+                self.memory.share_prompt(req, chunked=True)
+                continue
+            num_new_tokens += self._take_token(req, token_id, output_rows)
+            self._settle(req, is_prefill)
+        self.stats.stepped(num_new_tokens)
+        self._report()
+
+    def on_idle(self) -> None:
+        """Nothing to compute: the moment to check that no memory is lost."""
+        self.memory.check_integrity(self.live.holders())
+        self.ratio.reset()
+        self.stats.idled()
+        self._report(only_news=True)
+
+    # ---------------------------------------------------------------- requests
+
+    def handle_generate_request(self, request: GenerateInput) -> None:
+        self.stats.received()
+        try:
+            if request.rid in self.live:
+                raise Refused(f"Duplicate request ID detected: {request.rid}")
+            req = admit(request, self.limits)
+            if self.waiting.is_full:
+                raise Refused("The request queue is full.", status_code=503)
+        except Refused as refused:
+            self.stats.aborted()
+            self.outputs.refused(request.rid, len(request.input_ids), refused.reason)
+        else:
+            self.live.add(req)
+
+    def abort_request(self, request: AbortInput) -> None:
+        """Exact ids only; ids of requests that ended already are no error."""
+        named = self.live if request.all else map(self.live.get, request.rids)
+        for req in named:
+            if req is not None:
+                waits = req.state is RequestState.WAITING
+                where = "Abort in waiting queue: " if waits else ""
+                self._abort(req, FinishReason(type="abort", message=where + request.message))
+
+    def shut_down(self) -> None:
+        """Ends every request and the loop."""
+        for req in self.live:
+            self._abort(req, SHUTTING_DOWN)
+        self._report()
+        self.stopped = True
+
+    def flush_cache(self, args: Mapping[str, object]) -> dict[str, object]:
+        """Forgets every cached prefix, unless a request runs or waits."""
+        if self.live:
+            message = (
+                f"The cache was not flushed: {self.live.num_running} requests run and "
+                f"{len(self.waiting)} wait. Try again when they have ended."
+            )
+            return {"success": False, "message": message}
+        self.memory.clear()
+        return {"success": True, "message": "The cache is flushed."}
+
+    def loads(self, args: Mapping[str, object]) -> dict[str, object]:
+        """The load right now, by the names of `LoadSnapshot`."""
+        return dict(msgspec.structs.asdict(self._load()))
+
+    def reset_statistics(self) -> None:
+        """Called after the warm-up, which is no traffic."""
+        self.memory.clear()
+        self.stats.reset()
+
+    # ---------------------------------------------------------------- steps
+
+    def _next_decode_batch(self) -> ScheduleBatch | None:
+        if not self.running.reqs:
+            return None
+        plan = self.running.plan(others_hold_memory=self.prefill.chunked is not None)
+        self.waiting.put_back(plan.retracted)
+        self.stats.retracted(len(plan.retracted))
+        if plan.out_of_memory is not None:
+            message = (
+                f"out of memory: the request outgrew the KV pool of {self.memory.size} tokens "
+                f"after {len(plan.out_of_memory.output_ids)} new ones"
+            )
+            reason = FinishReason(type="abort", message=message, status_code=500)
+            self._end(plan.out_of_memory, reason)
+        return plan.batch
+
+    def _take_token(self, req: Req, token_id: int, rows: LogprobRows | None) -> int:
+        """The number of tokens that the answer grew by: none if it wants none, or on a failure."""
+        before = len(req.output_ids)
+        if req.max_new_tokens == 0:
+            req.finished_reason = length_ends(req)
+        else:
+            self.stop_rules.append(req, token_id)
+        grown = len(req.output_ids) - before
+        if grown:
+            add_output_logprobs(req, rows)
+        return grown
+
+    def _settle(self, req: Req, is_prefill: bool) -> None:
+        """Where the request goes after a step that computed its next token."""
+        if is_prefill:
+            self.stats.prefilled(req)
+        if req.finished_reason is not None:
+            if not is_prefill:
+                self.running.remove(req)
+            self._end(req, req.finished_reason)
+            return
+        if is_prefill:
+            self.memory.share_prompt(req)
+            self.running.add(req)
+        self.outputs.progressed(req)
+
+    def _abort(self, req: Req, reason: FinishReason) -> None:
+        self.live.take_out(req)
+        self._end(req, reason)
+
+    def _end(self, req: Req, reason: FinishReason) -> None:
+        """The last thing that happens to a request; it is in no place any more."""
+        self.live.end(req, reason)
+        if reason.type == "abort":
+            self.stats.aborted()
+        self.outputs.progressed(req)
+
+    # ---------------------------------------------------------------- reports
+
+    def _load(self) -> LoadSnapshot:
+        load = self.stats.snapshot()
+        load.num_running_reqs, load.num_waiting_reqs = self.live.num_running, len(self.waiting)
+        load.num_waiting_uncached_tokens = self.waiting.num_tokens()
+        load.new_token_ratio = self.ratio.value
+        return load
+
+    def _report(self, *, only_news: bool = False) -> None:
+        outputs, load = self.outputs.take(), self._load()
+        if only_news and not outputs and load == self._last_load:
+            return
+        self._last_load = load
+        self.outbox.send(StepOutput(outputs=outputs, load=load))
+
+
+def run_scheduler_process(
+    server_args: ServerArgs, port_args: PortArgs, gpu_id: int = 0, tp_rank: int = 0
+) -> None:
+    """The whole life of the scheduler process: load, warm up, report ready, serve, end.
+
+    A failure is reported as `Failed` and raised, so that the process ends with a non-zero code.
+    """
+    start = time.monotonic()
+    with connect(port_args) as (inbox, outbox):
+        try:
+            worker = TpModelWorker(server_args, gpu_id, report_loading(outbox))
+            # The class is looked up now, so that a replaced one is used.
+            scheduler = Scheduler(parts_of(worker, server_args, inbox, outbox), gpu_id)
+            if not server_args.skip_server_warmup:
+                warm_up(scheduler)
+            outbox.send(ready_message(worker, server_args, time.monotonic() - start))
+            scheduler.run_event_loop()
+        except Exception as error:
+            outbox.send(Failed(message=f"{type(error).__name__}: {error}"))
+            raise

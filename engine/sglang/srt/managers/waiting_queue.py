@@ -1,0 +1,38 @@
+"""Requests that have no memory yet, in the order in which they will get it."""
+
+from collections.abc import Iterator
+
+from sglang.srt.core.request import Req, RequestState
+
+
+class WaitingQueue:
+    """A bounded queue. Retracted requests go to its front and are never refused."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.reqs: list[Req] = []  # next one first; a schedule policy sorts it in place
+        self._limit = limit
+
+    @property
+    def is_full(self) -> bool:
+        return self._limit is not None and len(self.reqs) >= self._limit
+
+    def add(self, req: Req) -> None:
+        assert not self.is_full
+        self.reqs.append(req)
+
+    def put_back(self, retracted: list[Req]) -> None:
+        for req in retracted:
+            req.state = RequestState.WAITING
+        self.reqs[:0] = retracted
+
+    def remove(self, req: Req) -> None:
+        self.reqs.remove(req)
+
+    def num_tokens(self) -> int:
+        return sum(req.seq_len for req in self.reqs)
+
+    def __len__(self) -> int:
+        return len(self.reqs)
+
+    def __iter__(self) -> Iterator[Req]:
+        return iter(self.reqs)

@@ -1,0 +1,173 @@
+"""Hands out slots of the KV pool, in whole pages, lowest first."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from sglang.srt.mem_cache.memory_pool import KVCache
+
+
+class BaseTokenToKVPoolAllocator:
+    """Free pages of one KV pool. Sizes are in tokens; page 0 is never handed out.
+
+    Padding tokens write to page 0, so slots run from `page_size` to `size + page_size - 1`. Every
+    `alloc…` returns int64 slots, or None and no change when too few pages are free. What was
+    allocated is given back in whole pages: freeing one slot of a page frees the page.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        page_size: int,
+        dtype: torch.dtype,
+        device: str,
+        kvcache: "KVCache | None",
+        need_sort: bool = True,
+    ) -> None:
+        if page_size < 1 or size < page_size:
+            raise ValueError(f"A KV pool needs at least one page: {size=} tokens, {page_size=}.")
+        self.num_pages = size // page_size
+        self.size = self.num_pages * page_size
+        self.page_size = page_size
+        self.dtype = dtype
+        self.device = device
+        self.need_sort = need_sort  # released pages are sorted in, so that answers stay contiguous
+        self._kvcache = kvcache
+        self.clear()
+
+    def clear(self) -> None:
+        """All pages are free; whoever held slots holds them no longer."""
+        self.free_pages = torch.arange(1, self.num_pages + 1, dtype=torch.int64, device=self.device)
+        self._released: list[torch.Tensor] = []
+        self._num_released = 0
+        self._group: list[torch.Tensor] | None = None
+
+    def get_kvcache(self) -> "KVCache | None":
+        return self._kvcache
+
+    def available_size(self) -> int:
+        return (len(self.free_pages) + self._num_released) * self.page_size
+
+    def num_pages_of(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.page_size)
+
+    def alloc(self, need_size: int) -> torch.Tensor | None:
+        """`need_size` tokens, a multiple of the page size."""
+        assert need_size % self.page_size == 0, f"{need_size} is no multiple of {self.page_size}"
+        pages = self._take(need_size // self.page_size, sort=True)
+        return None if pages is None else self._slots(pages)
+
+    def alloc_extend(
+        self, prefix_lens_cpu: list[int], seq_lens_cpu: list[int], last_loc: list[int]
+    ) -> torch.Tensor | None:
+        """Slots for tokens `prefix_len … seq_len - 1` of each request, one after the other.
+
+        `last_loc` is the slot of the token before, whose page is filled up first; it is not looked
+        at where the prefix ends with a page.
+        """
+        size = self.page_size
+        counts = [
+            self.num_pages_of(seq) - self.num_pages_of(prefix)
+            for prefix, seq in zip(prefix_lens_cpu, seq_lens_cpu, strict=True)
+        ]
+        pages = self._take(sum(counts), sort=True)
+        if pages is None:
+            return None
+        parts = []
+        for prefix, seq, last, own in zip(
+            prefix_lens_cpu, seq_lens_cpu, last_loc, torch.split(pages, counts), strict=True
+        ):
+            room = min(-prefix % size, seq - prefix)
+            parts.append(torch.arange(last + 1, last + 1 + room, device=self.device))
+            parts.append(self._slots(own)[: seq - prefix - room])
+        return torch.cat(parts)
+
+    def alloc_decode(self, seq_lens_cpu: list[int], last_loc: torch.Tensor) -> torch.Tensor | None:
+        """One slot per request, for token `seq_len - 1`.
+
+        last_loc: [batch_size], where the token before lies.
+        """
+        starts = [i for i, seq in enumerate(seq_lens_cpu) if (seq - 1) % self.page_size == 0]
+        pages = self._take(len(starts), sort=False)
+        if pages is None:
+            return None
+        slots = last_loc.to(torch.int64) + 1
+        slots[starts] = pages * self.page_size
+        return slots
+
+    def free(self, free_index: torch.Tensor) -> None:
+        """Gives slots back, at the end of the group if one is open. An empty tensor is fine."""
+        if free_index.numel() == 0:
+            return
+        if self._group is not None:
+            self._group.append(free_index)
+            return
+        pages = free_index.to(torch.int64)
+        if self.page_size > 1:
+            pages = torch.unique(pages // self.page_size)
+        self._released.append(pages)
+        self._num_released += len(pages)
+
+    def free_group_begin(self) -> None:
+        """Until `free_group_end`, `free` only collects, so pieces of one page come back as one."""
+        self._group = []
+
+    def free_group_end(self) -> None:
+        pieces, self._group = self._group, None
+        if pieces:
+            self.free(torch.cat([piece.to(torch.int64) for piece in pieces]))
+
+    def merge_and_sort_free(self) -> None:
+        """Joins released pages to the free ones. A page that is free twice raises RuntimeError."""
+        if not self._released:
+            return
+        pages = torch.cat([self.free_pages, *self._released])
+        self._released, self._num_released = [], 0
+        if self.need_sort:
+            pages = torch.sort(pages).values
+            twice = pages[1:][pages[1:] == pages[:-1]]
+            if len(twice):
+                raise RuntimeError(f"KV pages were freed twice: {twice[:8].tolist()}")
+        self.free_pages = pages
+
+    def backup_state(self) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        return self.free_pages, list(self._released)
+
+    def restore_state(self, state: tuple[torch.Tensor, list[torch.Tensor]]) -> None:
+        self.free_pages, released = state
+        self._released = list(released)
+        self._num_released = sum(len(pages) for pages in released)
+
+    def _take(self, num_pages: int, *, sort: bool) -> torch.Tensor | None:
+        """The lowest free pages. Decode steps skip the sort: they need no neighbours."""
+        if num_pages > len(self.free_pages) + self._num_released:
+            return None
+        if sort or num_pages > len(self.free_pages):
+            self.merge_and_sort_free()
+        pages, self.free_pages = self.free_pages[:num_pages], self.free_pages[num_pages:]
+        return pages
+
+    def _slots(self, pages: torch.Tensor) -> torch.Tensor:
+        if self.page_size == 1:
+            return pages
+        offsets = torch.arange(self.page_size, device=self.device)
+        return (pages[:, None] * self.page_size + offsets).reshape(-1)
+
+
+class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
+    """Pages of one token."""
+
+    def __init__(
+        self,
+        size: int,
+        dtype: torch.dtype,
+        device: str,
+        kvcache: "KVCache | None",
+        need_sort: bool = True,
+    ) -> None:
+        super().__init__(size, 1, dtype, device, kvcache, need_sort)
+
+
+class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
+    """Pages of several tokens."""

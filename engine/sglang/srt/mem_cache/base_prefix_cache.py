@@ -1,0 +1,159 @@
+"""What the scheduler asks of a prefix cache."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
+from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+
+if TYPE_CHECKING:
+    from sglang.srt.core.request import Req
+    from sglang.srt.mem_cache.radix_key import RadixKey
+
+
+@dataclass
+class CacheInitParams:
+    """What a cache is built from. Without pools (a simulation) it holds token ids only."""
+
+    disable: bool = False
+    req_to_token_pool: ReqToTokenPool | None = None
+    token_to_kv_pool_allocator: BaseTokenToKVPoolAllocator | None = None
+    page_size: int = 1
+    eviction_policy: str = "lru"
+    clock: Callable[[], float] = monotonic  # of access times, in seconds
+
+
+@dataclass
+class MatchPrefixParams:
+    key: "RadixKey"
+    req: "Req | None" = None
+
+
+@dataclass
+class MatchResult:
+    """The longest cached prefix: its slots, and the node that ends it.
+
+    The node and its ancestors are what `inc_lock_ref` must protect while the slots are in use.
+    """
+
+    device_indices: torch.Tensor  # [matched_len] int64
+    last_device_node: Any
+
+
+@dataclass
+class InsertParams:
+    key: "RadixKey"
+    value: torch.Tensor | None = None  # [len(key)] slots; None: the token ids themselves
+    chunked: bool = False  # a piece of a prompt: counts as no hit
+    priority: int = 0
+
+
+@dataclass
+class InsertResult:
+    prefix_len: int  # leading tokens that were cached already; their new slots are duplicates
+
+
+@dataclass
+class EvictParams:
+    num_tokens: int
+
+
+@dataclass
+class EvictResult:
+    num_tokens_evicted: int = 0
+
+
+@dataclass
+class IncLockRefResult:
+    delta: int = 0  # change of the evictable size
+
+
+@dataclass
+class DecLockRefResult:
+    delta: int = 0
+
+
+@dataclass
+class CacheCounters:
+    """What happened since the start, in tokens."""
+
+    num_evicted_tokens: int = 0
+
+
+class BasePrefixCache(ABC):
+    """Keeps KV of past requests for later ones with the same beginning.
+
+    Every slot has one owner at any time: the allocator (free), the cache (evictable, or protected
+    by a lock), or a request (slots of its row from `cache_protected_len` on).
+    """
+
+    req_to_token_pool: ReqToTokenPool
+    token_to_kv_pool_allocator: BaseTokenToKVPoolAllocator
+    page_size: int
+    counters: CacheCounters
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forgets everything without freeing a slot; the caller clears the allocator too."""
+
+    @abstractmethod
+    def match_prefix(self, params: "MatchPrefixParams | RadixKey") -> MatchResult:
+        """Called at admission. The result holds only whole pages, and is unlocked yet."""
+
+    @abstractmethod
+    def cache_finished_req(self, req: "Req", is_insert: bool = True) -> None:
+        """Called once, when a request leaves the pool for good or is retracted.
+
+        Its KV goes to the cache (`is_insert`) or back to the allocator. Afterwards its lock and its
+        row are gone and it owns no slot.
+        """
+
+    @abstractmethod
+    def cache_unfinished_req(self, req: "Req", chunked: bool = False) -> None:
+        """Called after a prefill pass, so that others can already reuse the prompt.
+
+        Afterwards the row addresses the cache's copy of every whole page, the lock covers them, and
+        `prefix_indices` and `cache_protected_len` say so.
+        """
+
+    @abstractmethod
+    def evict(self, params: "EvictParams | int") -> EvictResult:
+        """Frees at least that many unlocked tokens if there are so many. 0 does nothing."""
+
+    @abstractmethod
+    def inc_lock_ref(self, node: Any) -> IncLockRefResult:
+        """Protects the node and its ancestors from eviction. Locks count."""
+
+    @abstractmethod
+    def dec_lock_ref(self, node: Any) -> DecLockRefResult:
+        """Takes one lock back."""
+
+    def evictable_size(self) -> int:
+        """Tokens that `evict` could free now."""
+        return 0
+
+    def protected_size(self) -> int:
+        """Tokens that the cache holds under a lock."""
+        return 0
+
+    def total_size(self) -> int:
+        return self.evictable_size() + self.protected_size()
+
+    def pretty_print(self) -> None:
+        """Prints the content, for people."""
+        print(f"#tokens: {self.total_size()}")
+
+    def is_chunk_cache(self) -> bool:
+        return False
+
+    def is_tree_cache(self) -> bool:
+        return not self.is_chunk_cache()
+
+    def available_and_evictable_str(self) -> str:
+        free, evictable = self.token_to_kv_pool_allocator.available_size(), self.evictable_size()
+        return f"available tokens: {free}, evictable tokens: {evictable}"

@@ -1,0 +1,122 @@
+"""Keys and nodes of the radix tree."""
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+
+NUM_SHOWN_IDS = 10
+ChildKey = tuple[str | None, tuple[int, ...]]
+
+
+class RadixKey:
+    """Token ids in a namespace: equal ids under different `extra_key`s never match."""
+
+    __slots__ = ("extra_key", "token_ids")
+
+    def __init__(self, token_ids: list[int], extra_key: str | None = None) -> None:
+        self.token_ids = token_ids
+        self.extra_key = extra_key
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.token_ids)
+
+    def __getitem__(self, index: int | slice) -> "RadixKey":
+        if isinstance(index, slice):
+            return RadixKey(self.token_ids[index], self.extra_key)
+        return RadixKey([self.token_ids[index]], self.extra_key)
+
+    def __repr__(self) -> str:
+        return f"RadixKey(extra_key={self.extra_key!r}, token_ids={shown(self.token_ids)})"
+
+    def child_key(self, page_size: int) -> ChildKey:
+        """What a parent files this key under: its namespace and first page."""
+        return self.extra_key, tuple(self.token_ids[:page_size])
+
+    def match_len(self, other: "RadixKey", page_size: int) -> int:
+        """Length of the common beginning, in whole pages."""
+        if self.extra_key != other.extra_key:
+            return 0
+        limit = min(len(self), len(other))
+        a, b = self.token_ids, other.token_ids
+        # Slices compare in C, so halving beats a loop over ids.
+        low, high = 0, limit
+        while low < high:
+            middle = (low + high + 1) // 2
+            if a[low:middle] == b[low:middle]:
+                low = middle
+            else:
+                high = middle - 1
+        return whole_pages(low, page_size)
+
+    def hash_page(self, start: int, end: int, previous: str | None = None) -> str:
+        """SHA-256 of ids `start … end - 1`, chained to the page before; differs per namespace."""
+        digest = hashlib.sha256()
+        if previous is not None:
+            digest.update(bytes.fromhex(previous))
+        elif self.extra_key is not None:
+            digest.update(b"\x00extra_key\x00" + self.extra_key.encode())
+        ids = self.token_ids[start:end]
+        digest.update(struct.pack(f"<{len(ids)}I", *ids))
+        return digest.hexdigest()
+
+
+class TreeNode:
+    """An edge of the tree with what it leads to. `value` holds the slots of `key`."""
+
+    counter: ClassVar[int] = 0
+
+    def __init__(self, id: int | None = None, priority: int = 0, now: float = 0.0) -> None:
+        self.children: dict[ChildKey, TreeNode] = {}
+        self.parent: TreeNode | None = None
+        self.key = RadixKey([])
+        self.value: torch.Tensor | None = None
+        self.lock_ref = 0
+        self.last_access_time = now
+        self.creation_time = now
+        self.hit_count = 0
+        self.priority = priority
+        self.id = TreeNode.counter if id is None else id
+        TreeNode.counter += 1
+        # A copy in host memory, for caches with a second tier.
+        self.host_ref_counter = 0
+        self.host_value: Any = None
+        self.hash_value: list[str] | None = None  # one per page
+
+    @property
+    def evicted(self) -> bool:
+        return self.value is None
+
+    @property
+    def backuped(self) -> bool:
+        return self.host_value is not None
+
+    def protect_host(self) -> None:
+        self.host_ref_counter += 1
+
+    def release_host(self) -> None:
+        if self.host_ref_counter == 0:
+            raise RuntimeError(f"The host copy of node {self.id} is not protected.")
+        self.host_ref_counter -= 1
+
+    def get_last_hash_value(self) -> str | None:
+        return self.hash_value[-1] if self.hash_value else None
+
+    def __lt__(self, other: "TreeNode") -> bool:
+        return self.last_access_time < other.last_access_time
+
+
+def shown(token_ids: list[int]) -> str:
+    """The first ids, for people."""
+    tail = "..." if len(token_ids) > NUM_SHOWN_IDS else ""
+    return f"{token_ids[:NUM_SHOWN_IDS]}{tail}"
+
+
+def whole_pages(num_tokens: int, page_size: int) -> int:
+    """The largest multiple of the page size that is not above."""
+    return num_tokens // page_size * page_size

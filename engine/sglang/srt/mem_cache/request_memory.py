@@ -1,0 +1,169 @@
+"""Moves KV slots between the allocator, the prefix cache and the requests; nobody else does."""
+
+from collections.abc import Iterable
+
+import torch
+
+from sglang.srt.core.request import Req
+from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
+from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache, EvictParams, MatchPrefixParams
+from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+from sglang.srt.mem_cache.radix_key import RadixKey
+
+
+class RequestMemory:
+    """The pool as the scheduler sees it. Questions first (`room`, `can_…`), then commands.
+
+    A request's memory has three states: none; a locked prefix (`attach_prefix`); a row with slots
+    (`extend`, then `decode`), until `release`.
+    """
+
+    def __init__(
+        self,
+        tree_cache: BasePrefixCache,
+        req_to_token_pool: ReqToTokenPool,
+        allocator: BaseTokenToKVPoolAllocator,
+    ) -> None:
+        self.tree_cache = tree_cache
+        self.req_to_token_pool = req_to_token_pool
+        self.allocator = allocator
+        self.page_size = allocator.page_size
+        self.size = allocator.size
+
+    # ---------------------------------------------------------------- questions
+
+    def room(self) -> int:
+        """Tokens that are free, or would be after eviction."""
+        return self.allocator.available_size() + self.tree_cache.evictable_size()
+
+    def used(self) -> int:
+        """Tokens that eviction could not free."""
+        return self.size - self.room()
+
+    def rows_left(self) -> int:
+        return self.req_to_token_pool.available_size()
+
+    def new_page_tokens(self, old_len: int, new_len: int) -> int:
+        """Tokens of the pages that a request needs to grow from one length to the other."""
+        pages = self.allocator.num_pages_of(new_len) - self.allocator.num_pages_of(old_len)
+        return pages * self.page_size
+
+    def decode_tokens(self, reqs: Iterable[Req]) -> int:
+        """Tokens of the pages that one more token of each request needs."""
+        return sum(
+            self.new_page_tokens(req.kv_committed_len, req.kv_committed_len + 1) for req in reqs
+        )
+
+    # ---------------------------------------------------------------- commands
+
+    def attach_prefix(self, req: Req) -> None:
+        """Finds and locks what is cached of the request; at least one token is left to compute."""
+        key = RadixKey(req.fill_ids[: reusable_len(req)], req.extra_key)
+        match = self.tree_cache.match_prefix(MatchPrefixParams(key, req))
+        self.tree_cache.inc_lock_ref(match.last_device_node)
+        req.prefix_indices, req.last_node = match.device_indices, match.last_device_node
+        req.kv_committed_len = req.cache_protected_len = len(match.device_indices)
+
+    def detach_prefix(self, req: Req) -> None:
+        """Undoes `attach_prefix`."""
+        self.tree_cache.dec_lock_ref(req.last_node)
+        req.prefix_indices, req.last_node = None, None
+        req.kv_committed_len = req.cache_protected_len = 0
+
+    def extend(self, reqs: list[Req], new_lens: list[int]) -> torch.Tensor:
+        """Slots for the next `new_len` tokens of each request, whose prefixes are attached.
+
+        Returns out_cache_loc: [sum(new_lens)] int64. The rows say where every token lies.
+        """
+        olds = [req.kv_committed_len for req in reqs]
+        ends = [old + new for old, new in zip(olds, new_lens, strict=True)]
+        self._evict_for(sum(map(self.new_page_tokens, olds, ends)))
+        is_new = [req.req_pool_idx is None for req in reqs]
+        rows = self.req_to_token_pool.alloc(reqs)
+        last_loc = [self._last_slot(req) for req in reqs]
+        slots = self.allocator.alloc_extend(olds, ends, last_loc)
+        assert rows is not None and slots is not None, "the planner looked for room before"
+        parts = torch.split(slots, new_lens)
+        for req, old, end, part, new in zip(reqs, olds, ends, parts, is_new, strict=True):
+            if new and req.prefix_indices is not None:
+                self.req_to_token_pool.write((req.req_pool_idx, slice(0, old)), req.prefix_indices)
+            self.req_to_token_pool.write((req.req_pool_idx, slice(old, end)), part)
+            req.kv_committed_len = end
+        return slots
+
+    def can_decode(self, reqs: list[Req]) -> bool:
+        return self.decode_tokens(reqs) <= self.room()
+
+    def decode(self, reqs: list[Req]) -> torch.Tensor:
+        """One slot for the next token of each request. Returns out_cache_loc: [batch_size]."""
+        self._evict_for(self.decode_tokens(reqs))
+        table = self.req_to_token_pool.req_to_token
+        rows = torch.tensor([req.req_pool_idx for req in reqs], device=table.device)
+        lens = torch.tensor([req.kv_committed_len for req in reqs], device=table.device)
+        slots = self.allocator.alloc_decode(
+            [req.kv_committed_len + 1 for req in reqs], table[rows, lens - 1]
+        )
+        assert slots is not None, "the scheduler looked for room before"
+        self.req_to_token_pool.write((rows, lens), slots)
+        for req in reqs:
+            req.kv_committed_len += 1
+        return slots
+
+    def share_prompt(self, req: Req, chunked: bool = False) -> None:
+        """After a prefill pass: others may reuse what the request has computed."""
+        self.tree_cache.cache_unfinished_req(req, chunked=chunked)
+
+    def release(self, req: Req, keep: bool = True) -> None:
+        """The request gives all back; `keep` leaves its KV in the cache for others."""
+        self.tree_cache.cache_finished_req(req, is_insert=keep)
+
+    def clear(self) -> None:
+        """Forgets every cached prefix. Only while no request holds memory."""
+        self.tree_cache.reset()
+        self.allocator.clear()
+
+    # ---------------------------------------------------------------- check
+
+    def check_integrity(self, holders: Iterable[Req]) -> None:
+        """free + evictable + protected + held == all pages; else RuntimeError with the numbers."""
+        holders = list(holders)
+        held = sum(
+            self.new_page_tokens(req.cache_protected_len, req.kv_committed_len) for req in holders
+        )
+        free = self.allocator.available_size()
+        evictable = self.tree_cache.evictable_size()
+        protected = self.tree_cache.protected_size()
+        self.allocator.merge_and_sort_free()
+        if free + evictable + protected + held != self.size:
+            raise RuntimeError(
+                f"KV pool of {self.size} tokens does not add up: {free} free + {evictable} "
+                f"evictable + {protected} protected + {held} held by {len(holders)} requests = "
+                f"{free + evictable + protected + held}"
+            )
+        if not holders and protected:
+            raise RuntimeError(f"{protected} cached tokens are locked though no request runs")
+        rows = self.req_to_token_pool.size - self.rows_left()
+        if rows != len(holders):
+            raise RuntimeError(f"{rows} rows are taken by {len(holders)} requests")
+
+    def _evict_for(self, num_tokens: int) -> None:
+        missing = num_tokens - self.allocator.available_size()
+        if missing > 0:
+            self.tree_cache.evict(EvictParams(missing))
+
+    def _last_slot(self, req: Req) -> int:
+        if req.kv_committed_len % self.page_size == 0:
+            return -1
+        return int(self.req_to_token_pool.req_to_token[req.req_pool_idx, req.kv_committed_len - 1])
+
+
+def wants_prompt_logprobs(req: Req) -> bool:
+    """A retracted request has reported its prompt already."""
+    prompt_len = len(req.origin_input_ids)
+    return req.return_logprob and 0 <= req.logprob_start_len < prompt_len and not req.output_ids
+
+
+def reusable_len(req: Req) -> int:
+    """Tokens that may come from the cache: the rest has to be computed for its logits."""
+    limit = req.seq_len - 1
+    return min(limit, req.logprob_start_len) if wants_prompt_logprobs(req) else limit

@@ -1,0 +1,100 @@
+"""How many tokens of KV fit into the memory that is left."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+# Without a wish the CPU pool takes this share of what is available after the weights are loaded,
+# and no more than the limit: a machine without an accelerator is rarely the engine's alone.
+_CPU_SHARE = 0.5
+_CPU_LIMIT_BYTES = 4 << 30
+_ACCELERATOR_FRACTION = 0.85
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Size of the KV pool. `max_total_num_tokens` is a multiple of the page size."""
+
+    max_total_num_tokens: int
+    cell_bytes: int  # KV of one token over all layers
+
+    @property
+    def pool_bytes(self) -> int:
+        return self.max_total_num_tokens * self.cell_bytes
+
+
+@dataclass(frozen=True)
+class MemoryWishes:
+    """What the operator said about memory; None: nothing."""
+
+    page_size: int = 1
+    mem_fraction_static: float | None = None
+    max_total_tokens: int | None = None
+
+
+def plan_memory(
+    cell_bytes: int, weight_bytes: int, device: torch.device, wishes: MemoryWishes
+) -> MemoryPlan:
+    """Called when the weights are loaded and the pool is not.
+
+    With a fraction: (memory that was free before loading) * fraction - weights. Without one: on an
+    accelerator the same with 0.85; on a CPU half of what is available now, at most 4 GiB.
+    `max_total_tokens` lowers the result, and on a CPU without a fraction it may also raise it to
+    all that is available.
+    """
+    available = available_bytes(device)
+    fraction = wishes.mem_fraction_static
+    if fraction is None and device.type != "cpu":
+        fraction = _ACCELERATOR_FRACTION
+    if fraction is not None:
+        budget = int((available + weight_bytes) * fraction) - weight_bytes
+    elif wishes.max_total_tokens is not None:
+        budget = available
+    else:
+        budget = min(int(available * _CPU_SHARE), _CPU_LIMIT_BYTES)
+    num_tokens = budget // cell_bytes
+    if wishes.max_total_tokens is not None:
+        num_tokens = min(num_tokens, wishes.max_total_tokens)
+    num_tokens = num_tokens // wishes.page_size * wishes.page_size
+    if num_tokens < wishes.page_size:
+        raise ValueError(
+            f"Not enough memory for the KV pool: {available / 2**30:.2f} GiB are available after "
+            f"the weights ({weight_bytes / 2**30:.2f} GiB), one token needs {cell_bytes} bytes and "
+            f"a page has {wishes.page_size} tokens. Raise mem_fraction_static or "
+            "max_total_tokens, or serve a smaller model."
+        )
+    return MemoryPlan(int(num_tokens), cell_bytes)
+
+
+def available_bytes(device: torch.device) -> int:
+    """Memory that can still be taken; on a CPU the container's limit counts too."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return min(int(psutil.virtual_memory().available), _container_bytes())
+
+
+def _container_bytes() -> int:
+    limit = _read_number(Path("/sys/fs/cgroup/memory.max"))
+    used = _read_number(Path("/sys/fs/cgroup/memory.current"))
+    if limit is None or used is None:
+        return 1 << 62
+    return max(limit - used + _reclaimable_bytes(), 0)
+
+
+def _reclaimable_bytes() -> int:
+    # Files that the kernel may drop, such as the mapped weights, count as used.
+    try:
+        lines = Path("/sys/fs/cgroup/memory.stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    stats = dict(line.split(" ", 1) for line in lines)
+    return int(stats.get("inactive_file", 0)) + int(stats.get("active_file", 0))
+
+
+def _read_number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None  # no such file on this system, or "max"

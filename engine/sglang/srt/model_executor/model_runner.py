@@ -1,0 +1,116 @@
+"""`ModelRunner`: a batch goes in, logits come out, and from logits tokens."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from sglang.srt.configs.model_config import ModelConfig
+from sglang.srt.core.batch import ForwardBatch, GenerationBatchResult
+from sglang.srt.core.request import Req
+from sglang.srt.layers.attention.attention_registry import create_attention_backend
+from sglang.srt.layers.logits_processor import LogitsOutput
+from sglang.srt.mem_cache.memory_pool import KVDims, MHATokenToKVPool, ReqToTokenPool
+from sglang.srt.model_executor.dtype import resolve_dtype
+from sglang.srt.model_executor.memory import MemoryPlan, MemoryWishes, plan_memory
+from sglang.srt.model_loader.loader import ProgressCallback, load_model, weight_bytes
+from sglang.srt.sampling.logprobs import prompt_logprobs
+from sglang.srt.sampling.sampler import Sampler
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunnerConfig:
+    """What the runner needs to know besides the model itself."""
+
+    device: str = "cpu"
+    dtype: str = "auto"  # auto | float32 | float | bfloat16 | half | float16
+    load_format: str = "auto"  # auto | safetensors | gguf | dummy
+    attention_backend: str = "torch_native"
+    memory: MemoryWishes = MemoryWishes()
+    random_seed: int | None = None  # of requests without a seed of their own; None: from the OS
+
+
+class ModelRunner:
+    """Owns the weights, the attention backend and the sampler; borrows the KV pools.
+
+    Life: construct (loads the weights) → `build_memory(runner.kv_dims, sizes, …)` with the size of
+    `memory_plan` → `attach_memory` → `forward` and `sample`, once each per step.
+    """
+
+    def __init__(
+        self,
+        model_config: ModelConfig,
+        config: RunnerConfig,
+        progress: ProgressCallback | None = None,
+    ) -> None:
+        self.model_config = model_config
+        self.config = config
+        self.device = torch.device(config.device)
+        self.dtype = resolve_dtype(config.dtype, self.device)
+        self.model = load_model(
+            model_config, config.load_format, self.dtype, self.device, progress=progress
+        )
+        self.weight_bytes = weight_bytes(self.model)
+        self.kv_dims = KVDims(
+            model_config.num_hidden_layers,
+            model_config.num_key_value_heads,
+            model_config.head_dim,
+            self.dtype,
+        )
+        self.memory_plan: MemoryPlan = plan_memory(
+            self.kv_dims.cell_bytes, self.weight_bytes, self.device, config.memory
+        )
+        self.attn_backend = create_attention_backend(config.attention_backend, self)
+        self.sampler = Sampler(model_config.vocab_size, self.device, config.random_seed)
+        self.req_to_token_pool: ReqToTokenPool | None = None
+        self.token_to_kv_pool: MHATokenToKVPool | None = None
+
+    @property
+    def max_total_num_tokens(self) -> int:
+        """KV tokens that fit: a multiple of the page size."""
+        return self.memory_plan.max_total_num_tokens
+
+    def attach_memory(
+        self, req_to_token_pool: ReqToTokenPool, token_to_kv_pool: MHATokenToKVPool
+    ) -> None:
+        """Called once, before the first `forward`."""
+        self.req_to_token_pool = req_to_token_pool
+        self.token_to_kv_pool = token_to_kv_pool
+
+    @torch.inference_mode()
+    def forward(self, forward_batch: ForwardBatch) -> LogitsOutput:
+        """Computes the new tokens of the batch and writes their K and V to `out_cache_loc`.
+
+        `req_to_token` must already hold the slots of the new tokens.
+        """
+        assert self.token_to_kv_pool is not None, "attach_memory comes before forward"
+        forward_batch.req_to_token_pool = self.req_to_token_pool
+        forward_batch.token_to_kv_pool = self.token_to_kv_pool
+        forward_batch.attn_backend = self.attn_backend
+        self.attn_backend.init_forward_metadata(forward_batch)
+        return self.model(forward_batch.input_ids, forward_batch.positions, forward_batch)
+
+    @torch.inference_mode()
+    def sample(
+        self, logits_output: LogitsOutput, reqs: Sequence[Req], forward_batch: ForwardBatch
+    ) -> GenerationBatchResult:
+        """One token per request, and the logprobs that the requests asked for.
+
+        The caller appends the tokens to `Req.output_ids` (and feeds grammars) before the next call.
+        Input logprobs cover the prompt tokens whose predecessor is in this pass; the first prompt
+        token, which nothing predicts, is not among them.
+        """
+        final = [
+            length >= req.seq_len
+            for req, length in zip(reqs, forward_batch.seq_lens_cpu, strict=True)
+        ]
+        next_ids, output_rows = self.sampler.sample(
+            logits_output.next_token_logits, reqs, forward_batch.seq_lens_cpu, final
+        )
+        input_rows = prompt_logprobs(
+            self.model.compute_logits, logits_output.prompt_hidden_states, reqs, forward_batch
+        )
+        return GenerationBatchResult(next_ids, output_rows, input_rows)

@@ -1,0 +1,176 @@
+"""Llama and the architectures that are Llama by another name."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from sglang.srt.configs.model_config import ModelConfig
+from sglang.srt.core.batch import ForwardBatch
+from sglang.srt.layers.activation import silu_and_mul
+from sglang.srt.layers.layernorm import RMSNorm
+from sglang.srt.layers.linear import GateUpLinear, Linear, QKVLinear
+from sglang.srt.layers.logits_processor import LogitsOutput, LogitsProcessor
+from sglang.srt.layers.radix_attention import RadixAttention
+from sglang.srt.layers.rotary_embedding import RotaryEmbedding, apply_rotary
+from sglang.srt.layers.vocab_embedding import LMHead, VocabEmbedding
+from sglang.srt.models.weights import PackedWeight, expected_weights, load_parameters
+
+_PACKED = (
+    PackedWeight("qkv_proj", "q_proj", "q"),
+    PackedWeight("qkv_proj", "k_proj", "k"),
+    PackedWeight("qkv_proj", "v_proj", "v"),
+    PackedWeight("gate_up_proj", "gate_proj", "gate"),
+    PackedWeight("gate_up_proj", "up_proj", "up"),
+)
+# One divisor per rotary frequency; GGUF files carry llama3 scaling this way.
+ROPE_FACTORS = "model.rotary_emb.factors"
+
+
+class LlamaAttention(nn.Module):
+    """Projections, rotary positions and attention of one layer."""
+
+    def __init__(self, config: ModelConfig, layer_id: int) -> None:
+        super().__init__()
+        heads, kv_heads, head_dim = (
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        )
+        self.num_rotated = heads + kv_heads
+        self.head_dim = head_dim
+        self.sizes = [heads * head_dim, kv_heads * head_dim]
+        self.qkv_proj = QKVLinear(
+            config.hidden_size, head_dim, heads, kv_heads, config.attention_bias
+        )
+        self.o_proj = Linear(heads * head_dim, config.hidden_size, config.attention_output_bias)
+        self.attn = RadixAttention(heads, head_dim, head_dim**-0.5, kv_heads, layer_id)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        rotary: tuple[torch.Tensor, ...],
+        forward_batch: ForwardBatch,
+    ) -> torch.Tensor:
+        # hidden_states: [num_tokens, hidden]
+        qk, v = self.qkv_proj(hidden_states).split(
+            [self.num_rotated * self.head_dim, self.sizes[1]], dim=-1
+        )
+        heads = qk.reshape(-1, self.num_rotated, self.head_dim)
+        q, k = apply_rotary(heads, *rotary).flatten(1).split(self.sizes, dim=-1)
+        return self.o_proj(self.attn(q, k, v, forward_batch))
+
+
+class LlamaMLP(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        if config.hidden_act != "silu":
+            raise ValueError(
+                f"hidden_act {config.hidden_act!r} is not supported by this architecture; "
+                "it must be 'silu'."
+            )
+        self.gate_up_proj = GateUpLinear(
+            config.hidden_size, config.intermediate_size, config.mlp_bias
+        )
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, config.mlp_bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        # x: [num_tokens, hidden] -> [num_tokens, hidden]
+        return self.down_proj(silu_and_mul(self.gate_up_proj(x)))
+
+
+class LlamaDecoderLayer(nn.Module):
+    def __init__(self, config: ModelConfig, layer_id: int) -> None:
+        super().__init__()
+        self.self_attn = LlamaAttention(config, layer_id)
+        self.mlp = LlamaMLP(config)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(
+        self,
+        residual: torch.Tensor,
+        rotary: tuple[torch.Tensor, ...],
+        forward_batch: ForwardBatch,
+    ) -> None:
+        """Adds what this layer finds out to `residual` in place."""
+        # residual: [num_tokens, hidden]
+        residual.add_(self.self_attn(self.input_layernorm(residual), rotary, forward_batch))
+        residual.add_(self.mlp(self.post_attention_layernorm(residual)))
+
+
+class LlamaModel(nn.Module):
+    """Embedding, layers and the last normalization."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embed_tokens = VocabEmbedding(config.padded_vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(
+            LlamaDecoderLayer(config, layer_id) for layer_id in range(config.num_hidden_layers)
+        )
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.rotary_emb = RotaryEmbedding(config.head_dim, config.rope, config.context_len)
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: ForwardBatch
+    ) -> torch.Tensor:
+        # input_ids, positions: [num_tokens] -> [num_tokens, hidden]
+        residual = self.embed_tokens(input_ids)
+        rotary = self.rotary_emb.lookup(positions, residual.dtype)
+        for layer in self.layers:
+            layer(residual, rotary, forward_batch)
+        return self.norm(residual)
+
+
+class LlamaForCausalLM(nn.Module):
+    """The architecture as the runner sees it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = LlamaModel(config)
+        self.lm_head = LMHead(config.hidden_size, config.padded_vocab_size, config.vocab_size)
+        if config.tie_word_embeddings:
+            self.lm_head.tie(self.model.embed_tokens)
+        self.logits_processor = LogitsProcessor()
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: ForwardBatch
+    ) -> LogitsOutput:
+        # input_ids, positions: [num_tokens]
+        hidden_states = self.model(input_ids, positions, forward_batch)
+        return self.logits_processor(hidden_states, self.lm_head, forward_batch)
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        # hidden_states: [rows, hidden], normalized -> [rows, vocab]
+        return self.lm_head(hidden_states)
+
+    def expected_weights(self) -> set[str]:
+        """Names of the tensors that a checkpoint must have."""
+        return set(expected_weights(self, _PACKED))
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Fills the parameters; see `load_parameters` for what may be missing or unknown."""
+        skipped = {"lm_head.weight"} if self.config.tie_word_embeddings else set()
+        # Old checkpoints store what the rotary settings give anyway.
+        skipped.update(
+            f"model.layers.{layer}.self_attn.rotary_emb.inv_freq"
+            for layer in range(self.config.num_hidden_layers)
+        )
+        load_parameters(self, self._take_rope_factors(weights), _PACKED, frozenset(skipped))
+
+    def _take_rope_factors(
+        self, weights: Iterable[tuple[str, torch.Tensor]]
+    ) -> Iterable[tuple[str, torch.Tensor]]:
+        for name, tensor in weights:
+            if name == ROPE_FACTORS:
+                self.model.rotary_emb.set_frequency_factors(tensor)
+            else:
+                yield name, tensor
+
+
+class MistralForCausalLM(LlamaForCausalLM):
+    """The same computation; a sliding window is respected by the length of the context."""
+
+
+EntryClass = [LlamaForCausalLM, MistralForCausalLM]

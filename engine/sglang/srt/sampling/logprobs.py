@@ -1,0 +1,106 @@
+"""Logprob rows of positions: the token itself, the best ones, and the ones asked for by id."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from sglang.srt.core.batch import ForwardBatch
+from sglang.srt.core.messages import LogprobRows, TopRow
+from sglang.srt.core.request import Req
+
+# Prompt positions scored at once: bounds the float32 logits to 100 MB at a vocabulary of 200,000.
+_ROWS_AT_ONCE = 128
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Consecutive positions of one request; `token_ids` are the tokens that came there."""
+
+    req: Req
+    first_row: int
+    token_ids: list[int]
+
+
+def output_logprobs(
+    logits: torch.Tensor, reqs: Sequence[Req], token_ids: list[int]
+) -> list[LogprobRows | None]:
+    """One position per request that wants it; `logits` are the model's own, not yet adjusted."""
+    # logits: [len(reqs), vocab] float32
+    spans = [_Span(req, row, [token_ids[row]]) for row, req in enumerate(reqs)]
+    return list(_rows_of(logits, spans))
+
+
+def prompt_logprobs(
+    compute_logits: Callable[[torch.Tensor], torch.Tensor],
+    hidden_states: torch.Tensor | None,
+    reqs: Sequence[Req],
+    forward_batch: ForwardBatch,
+) -> list[LogprobRows | None]:
+    """Per request the prompt positions of this pass; None where there are none.
+
+    `hidden_states` has the rows that `LogitsProcessor` picked.
+    """
+    # hidden_states: [num_prompt_rows, hidden]
+    results: list[LogprobRows | None] = [None] * len(reqs)
+    if hidden_states is None:
+        return results
+    first_row = 0
+    lengths = zip(
+        forward_batch.extend_prefix_lens,
+        forward_batch.extend_seq_lens,
+        forward_batch.extend_logprob_start_lens,
+        strict=True,
+    )
+    for index, (req, (prefix, new, start)) in enumerate(zip(reqs, lengths, strict=True)):
+        # The successor of the prompt's last token is output, not prompt.
+        successors = req.origin_input_ids[prefix + start + 1 : prefix + new + 1]
+        if new > start and successors:
+            results[index] = _score_piecewise(
+                compute_logits, hidden_states, _Span(req, first_row, successors)
+            )
+        first_row += new - start
+    return results
+
+
+def _score_piecewise(
+    compute_logits: Callable[[torch.Tensor], torch.Tensor], hidden_states: torch.Tensor, span: _Span
+) -> LogprobRows:
+    total = LogprobRows()
+    for done in range(0, len(span.token_ids), _ROWS_AT_ONCE):
+        token_ids = span.token_ids[done : done + _ROWS_AT_ONCE]
+        first_row = span.first_row + done
+        logits = compute_logits(hidden_states[first_row : first_row + len(token_ids)]).float()
+        part = _rows_of(logits, [_Span(span.req, 0, token_ids)])[0]
+        total.logprobs += part.logprobs
+        total.token_ids += part.token_ids
+        total.top += part.top
+        total.chosen += part.chosen
+    return total
+
+
+def _rows_of(logits: torch.Tensor, spans: list[_Span]) -> list[LogprobRows]:
+    # logits: [num_rows, vocab] float32; every row belongs to one span, in order
+    totals = logits.logsumexp(-1, keepdim=True)
+    ids = torch.tensor([t for span in spans for t in span.token_ids], device=logits.device)
+    picked = (logits.gather(1, ids.unsqueeze(1)) - totals).squeeze(1).tolist()
+    most = max(span.req.top_logprobs_num for span in spans)
+    best: tuple[list[list[float]], list[list[int]]] = ([], [])
+    if most:
+        values, indices = logits.topk(min(most, logits.shape[1]), dim=-1)
+        best = ((values - totals).tolist(), indices.tolist())
+    results = []
+    for span in spans:
+        rows = range(span.first_row, span.first_row + len(span.token_ids))
+        result = LogprobRows(
+            logprobs=picked[span.first_row : rows.stop], token_ids=list(span.token_ids)
+        )
+        if count := span.req.top_logprobs_num:
+            result.top = [TopRow(best[0][row][:count], best[1][row][:count]) for row in rows]
+        if wanted := span.req.token_ids_logprob:
+            chosen = (
+                logits[rows.start : rows.stop, wanted] - totals[rows.start : rows.stop]
+            ).tolist()
+            result.chosen = [TopRow(values, list(wanted)) for values in chosen]
+        results.append(result)
+    return results

@@ -1,0 +1,94 @@
+"""From the logits of a batch to one token per request."""
+
+import random
+from collections.abc import Sequence
+
+import torch
+
+from sglang.srt.core.messages import LogprobRows
+from sglang.srt.core.request import Req
+from sglang.srt.sampling.batch_params import BatchParams
+from sglang.srt.sampling.draw import draw_tokens, uniform_of
+from sglang.srt.sampling.grammar_mask import mask_by_grammar
+from sglang.srt.sampling.logprobs import output_logprobs
+from sglang.srt.sampling.penalties import Penalizer
+
+
+class Sampler:
+    """Chooses tokens. State: the last batch's parameters and what penalized requests have seen."""
+
+    def __init__(self, vocab_size: int, device: torch.device, random_seed: int | None) -> None:
+        self._vocab_size = vocab_size
+        self._device = device
+        self._random = random.Random(random_seed)
+        self._penalizer = Penalizer()
+        self._params = BatchParams([], vocab_size, device)
+
+    def sample(
+        self,
+        logits: torch.Tensor,
+        reqs: Sequence[Req],
+        seq_lens: Sequence[int],
+        is_final: Sequence[bool],
+    ) -> tuple[list[int], list[LogprobRows | None]]:
+        """One token per row and, where wanted, its logprobs under the model's own distribution.
+
+        `seq_lens[i]`, the position of the new token, is what a seed is combined with. A row that
+        is not final (its prompt goes on) gets any token and no logprobs.
+        """
+        # logits: [batch_size, vocab]; may be overwritten
+        if not self._params.describes(reqs):
+            self._params = BatchParams(reqs, self._vocab_size, self._device)
+        params = self._params
+        wide = logits.float()
+        rows = [row for row in params.logprob_rows if is_final[row]]
+        raw = wide[rows] if rows else None
+        self._adjust(wide, reqs, is_final)
+        token_ids = wide.argmax(-1)
+        if params.drawn_rows:
+            drawn = self._draw(wide, reqs, seq_lens)
+            if len(params.drawn_rows) == len(reqs):
+                token_ids = drawn
+            else:
+                token_ids[params.drawn_rows] = drawn
+        next_ids: list[int] = token_ids.tolist()
+        results: list[LogprobRows | None] = [None] * len(reqs)
+        if raw is not None:
+            scored = output_logprobs(raw, [reqs[row] for row in rows], [next_ids[r] for r in rows])
+            for row, result in zip(rows, scored, strict=True):
+                results[row] = result
+        return next_ids, results
+
+    def _adjust(self, logits: torch.Tensor, reqs: Sequence[Req], is_final: Sequence[bool]) -> None:
+        params = self._params
+        if params.penalized_rows:
+            rows = params.penalized_rows
+            self._penalizer.apply(logits, rows, [reqs[row] for row in rows])
+        if params.bias is not None:
+            index, values = params.bias
+            logits.view(-1).index_add_(0, index, values)
+        for row in params.min_length_rows:
+            req = reqs[row]
+            if len(req.output_ids) < req.sampling_params.min_new_tokens:
+                ends = [*req.eos_token_ids, *req.sampling_params.stop_token_ids]
+                logits[row, ends] = -torch.inf
+        grammar_rows = [row for row, req in enumerate(reqs) if req.grammar and is_final[row]]
+        if grammar_rows:
+            mask_by_grammar(logits, grammar_rows, [reqs[row].grammar for row in grammar_rows])
+
+    def _draw(
+        self, logits: torch.Tensor, reqs: Sequence[Req], seq_lens: Sequence[int]
+    ) -> torch.Tensor:
+        rows = self._params.drawn_rows
+        seeds = [reqs[row].sampling_params.sampling_seed for row in rows]
+        uniforms = torch.tensor(
+            [
+                self._random.random() if seed is None else uniform_of(seed, seq_lens[row])
+                for row, seed in zip(rows, seeds, strict=True)
+            ],
+            dtype=torch.float64,
+            device=logits.device,
+        )
+        # Sampling overwrites its input; a copy is needed only where greedy rows stand between.
+        own = logits if len(rows) == len(reqs) else logits[rows]
+        return draw_tokens(own, self._params.draw, uniforms)

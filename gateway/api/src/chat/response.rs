@@ -1,0 +1,147 @@
+//! Answers of `/v1/chat/completions`, whole and in chunks. Field order is key order.
+
+use serde::Serialize;
+
+use crate::logprobs::ChatLogprobs;
+use crate::usage::{FinishReason, MatchedStop, Usage};
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ChatCompletion {
+    pub id: String,
+    pub object: &'static str,
+    /// Seconds since the epoch.
+    pub created: u64,
+    pub model: String,
+    pub choices: Vec<ChatChoice>,
+    pub usage: Usage,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ChatChoice {
+    pub index: u32,
+    pub message: ChatMessage,
+    pub logprobs: Option<ChatLogprobs>,
+    pub finish_reason: FinishReason,
+    pub matched_stop: Option<MatchedStop>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ChatMessage {
+    pub role: &'static str,
+    pub content: Option<String>,
+}
+
+impl ChatCompletion {
+    pub fn new(id: String, created: u64, model: String, choices: Vec<ChatChoice>, usage: Usage) -> Self {
+        Self {
+            id,
+            object: "chat.completion",
+            created,
+            model,
+            choices,
+            usage,
+        }
+    }
+}
+
+impl ChatMessage {
+    pub fn assistant(content: String) -> Self {
+        Self {
+            role: "assistant",
+            content: Some(content),
+        }
+    }
+}
+
+/// One event of a streamed answer.
+///
+/// Order per index: one opening chunk with the role, chunks with text, one closing chunk with an empty delta
+/// and the reason; then, if asked for, one chunk for all without choices that carries the usage.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ChatChunk {
+    pub id: String,
+    pub object: &'static str,
+    pub created: u64,
+    pub model: String,
+    pub choices: Vec<ChatChunkChoice>,
+    /// Outer `None`: the key is absent, as nobody asked for usage. Inner `None`: `null`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Option<Usage>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ChatChunkChoice {
+    pub index: u32,
+    pub delta: ChatDelta,
+    pub logprobs: Option<ChatLogprobs>,
+    pub finish_reason: Option<FinishReason>,
+    pub matched_stop: Option<MatchedStop>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct ChatDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+}
+
+impl ChatChunk {
+    /// A chunk for some choices; set `usage` where the client asked for it.
+    pub fn new(id: String, created: u64, model: String, choices: Vec<ChatChunkChoice>) -> Self {
+        Self {
+            id,
+            object: "chat.completion.chunk",
+            created,
+            model,
+            choices,
+            usage: None,
+        }
+    }
+}
+
+impl ChatChunkChoice {
+    /// Opens an answer: the role, and empty content.
+    pub fn opening(index: u32) -> Self {
+        Self::of(
+            index,
+            ChatDelta {
+                role: Some("assistant"),
+                content: Some(String::new()),
+            },
+        )
+    }
+
+    /// More text.
+    pub fn text(index: u32, content: String, logprobs: Option<ChatLogprobs>) -> Self {
+        Self {
+            logprobs,
+            ..Self::of(
+                index,
+                ChatDelta {
+                    role: None,
+                    content: Some(content),
+                },
+            )
+        }
+    }
+
+    /// Closes an answer: no text, only the reason.
+    pub fn closing(index: u32, reason: FinishReason, matched_stop: Option<MatchedStop>) -> Self {
+        Self {
+            finish_reason: Some(reason),
+            matched_stop,
+            ..Self::of(index, ChatDelta::default())
+        }
+    }
+
+    fn of(index: u32, delta: ChatDelta) -> Self {
+        Self {
+            index,
+            delta,
+            logprobs: None,
+            finish_reason: None,
+            matched_stop: None,
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Answers of `/v1/completions`, whole and in chunks. Field order is key order.
+
+use indexmap::IndexMap;
+use serde::ser::{SerializeMap, SerializeSeq};
+use serde::{Serialize, Serializer};
+
+use crate::logprobs::finite_logprob;
+use crate::usage::{FinishReason, MatchedStop, Usage};
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Completion {
+    pub id: String,
+    pub object: &'static str,
+    /// Seconds since the epoch.
+    pub created: u64,
+    pub model: String,
+    pub choices: Vec<CompletionChoice>,
+    pub usage: Usage,
+}
+
+impl Completion {
+    pub fn new(
+        id: String,
+        created: u64,
+        model: String,
+        choices: Vec<CompletionChoice>,
+        usage: Usage,
+    ) -> Self {
+        Self {
+            id,
+            object: "text_completion",
+            created,
+            model,
+            choices,
+            usage,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CompletionChoice {
+    pub index: u32,
+    pub text: String,
+    pub logprobs: Option<CompletionLogprobs>,
+    pub finish_reason: FinishReason,
+    pub matched_stop: Option<MatchedStop>,
+}
+
+/// One event of a streamed answer; per index the last chunk has empty text and the reason.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CompletionChunk {
+    pub id: String,
+    pub object: &'static str,
+    pub created: u64,
+    pub model: String,
+    pub choices: Vec<CompletionChunkChoice>,
+    /// Outer `None`: the key is absent, as nobody asked for usage. Inner `None`: `null`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Option<Usage>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CompletionChunkChoice {
+    pub index: u32,
+    pub text: String,
+    pub logprobs: Option<CompletionLogprobs>,
+    pub finish_reason: Option<FinishReason>,
+    pub matched_stop: Option<MatchedStop>,
+}
+
+impl CompletionChunk {
+    /// A chunk for some choices; set `usage` where the client asked for it.
+    pub fn new(id: String, created: u64, model: String, choices: Vec<CompletionChunkChoice>) -> Self {
+        Self {
+            id,
+            object: "text_completion",
+            created,
+            model,
+            choices,
+            usage: None,
+        }
+    }
+}
+
+impl CompletionChunkChoice {
+    /// More text.
+    pub fn text(index: u32, text: String, logprobs: Option<CompletionLogprobs>) -> Self {
+        Self {
+            index,
+            text,
+            logprobs,
+            finish_reason: None,
+            matched_stop: None,
+        }
+    }
+
+    /// Closes an answer: no text, only the reason.
+    pub fn closing(index: u32, reason: FinishReason, matched_stop: Option<MatchedStop>) -> Self {
+        Self {
+            index,
+            text: String::new(),
+            logprobs: None,
+            finish_reason: Some(reason),
+            matched_stop,
+        }
+    }
+}
+
+/// Log-probabilities of a choice, one entry per token in each list.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct CompletionLogprobs {
+    pub tokens: Vec<String>,
+    /// `None` for the first token of an echoed prompt, which nothing precedes.
+    #[serde(serialize_with = "finite_list")]
+    pub token_logprobs: Vec<Option<f32>>,
+    /// Token text → logprob of the likeliest tokens, likeliest first; `None` where none were asked for.
+    #[serde(serialize_with = "finite_maps")]
+    pub top_logprobs: Vec<Option<IndexMap<String, f32>>>,
+    /// Where each token starts in the choice's text, in characters.
+    pub text_offset: Vec<usize>,
+}
+
+fn finite_list<S: Serializer>(values: &[Option<f32>], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(values.iter().map(|value| value.map(finite_logprob)))
+}
+
+fn finite_maps<S: Serializer>(
+    positions: &[Option<IndexMap<String, f32>>],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let mut seq = serializer.serialize_seq(Some(positions.len()))?;
+    for position in positions {
+        seq.serialize_element(&position.as_ref().map(FiniteMap))?;
+    }
+    seq.end()
+}
+
+struct FiniteMap<'a>(&'a IndexMap<String, f32>);
+
+impl Serialize for FiniteMap<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (token, logprob) in self.0 {
+            map.serialize_entry(token, &finite_logprob(*logprob))?;
+        }
+        map.end()
+    }
+}

@@ -1,0 +1,9 @@
+//! The native `/generate`: request and answer.
+
+mod request;
+mod response;
+
+pub use request::{GenerateRequest, LogprobRequest, PromptItem};
+pub use response::{GenerateFinish, GenerateResponse, LogprobTriple, MetaInfo};
+
+pub(crate) use request::check_batch;

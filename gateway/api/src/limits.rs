@@ -1,0 +1,20 @@
+//! Bounds that a request may not exceed, whatever the model.
+
+/// Answers per prompt (`n`).
+pub const MAX_N: u32 = 128;
+/// Prompts in one request.
+pub const MAX_BATCH: usize = 1024;
+/// Answers in one request: prompts × `n`.
+pub const MAX_ANSWERS: usize = 4096;
+/// Strings in `stop`, and patterns in `stop_regex`.
+pub const MAX_STOPS: usize = 32;
+/// Bytes of one `stop_regex` pattern.
+pub const MAX_STOP_REGEX_BYTES: usize = 256;
+/// Ids in `stop_token_ids`, `logit_bias` and `token_ids_logprob`.
+pub const MAX_TOKEN_IDS: usize = 16_384;
+/// `top_logprobs` of chat and `logprobs` of completions.
+pub const MAX_TOP_LOGPROBS: u32 = 20;
+/// `top_logprobs_num` of `/generate`.
+pub const MAX_NATIVE_TOP_LOGPROBS: u32 = 1024;
+/// Characters of a request id given by the client.
+pub const MAX_RID_CHARS: usize = 256;

@@ -1,0 +1,239 @@
+//! The command line: arguments in, a checked [`Command`] out.
+
+use std::any::TypeId;
+use std::path::{Path, PathBuf};
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgMatches, Args, FromArgMatches};
+use clap_complete::Shell;
+use serde_json::{Map, Value};
+
+use crate::error::ConfigError;
+use crate::lacking;
+use crate::layers::{Layers, Origin, nearest};
+use crate::options::GatewayConfig;
+use crate::secret::{MASK, Secret};
+use crate::show;
+
+const ABOUT: &str = "Routes OpenAI-style and native generation requests to engine workers.";
+const AFTER_HELP: &str = "Every option can also be set by the environment variable SMG_<OPTION>, such as \
+    SMG_PORT, and by a key of the --config file; a flag wins over the environment, the environment over the file.";
+
+/// What the user asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// Run the gateway.
+    Launch(Box<GatewayConfig>),
+    /// Write this text to standard output and end with status 0 (help, version, `config show`, completions).
+    Print(String),
+}
+
+/// Reads the arguments after the program's name, and the process's environment.
+pub fn parse<I: IntoIterator<Item = String>>(args: I) -> Result<Command, ConfigError> {
+    parse_with(args, &process_environment)
+}
+
+/// The same with an environment of the caller's making.
+pub fn parse_with<I: IntoIterator<Item = String>>(
+    args: I,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<Command, ConfigError> {
+    let args: Vec<String> = args.into_iter().collect();
+    refuse_lacking(&args)?;
+    let layers = layers_of(&args, environment)?;
+    let line = command_line(&layers);
+    let words = std::iter::once("smg".to_owned()).chain(args);
+    let matches = match line.clone().try_get_matches_from(words) {
+        Ok(matches) => matches,
+        Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            return Ok(Command::Print(e.to_string()));
+        }
+        Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            return Ok(Command::Print(e.to_string()));
+        }
+        Err(e) => return Err(in_one_sentence(&e, &layers)),
+    };
+    match matches.subcommand() {
+        Some(("completions", sub)) => Ok(Command::Print(completions(sub, line))),
+        Some(("config", config)) => match config.subcommand() {
+            Some((_, sub)) => {
+                let (config, origins) = checked(sub, &layers)?;
+                Ok(Command::Print(show::table(&config, &origins)))
+            }
+            None => Err(ConfigError::new(
+                "say what to do with the config: smg config show",
+            )),
+        },
+        Some((_, sub)) => checked(sub, &layers).map(|(config, _)| Command::Launch(Box::new(config))),
+        None => checked(&matches, &layers).map(|(config, _)| Command::Launch(Box::new(config))),
+    }
+}
+
+/// Builds a config from a map of options, as an embedding program has them; names may have `_` or `-`. The
+/// process's environment counts below the map.
+pub fn from_map(map: &Map<String, Value>) -> Result<GatewayConfig, ConfigError> {
+    from_map_with(map, &process_environment)
+}
+
+pub(crate) fn from_map_with(
+    map: &Map<String, Value>,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<GatewayConfig, ConfigError> {
+    let mut layers = layers_of(&[], environment)?;
+    layers.add_map(&options(), map, &Origin::Program)?;
+    let line = layers.apply(options());
+    let matches = line
+        .try_get_matches_from(["smg"])
+        .map_err(|e| in_one_sentence(&e, &layers))?;
+    checked(&matches, &layers).map(|(config, _)| config)
+}
+
+/// A command with every option of [`GatewayConfig`] and nothing else.
+pub(crate) fn options() -> clap::Command {
+    GatewayConfig::augment_args(clap::Command::new("smg")).disable_help_flag(true)
+}
+
+fn command_line(layers: &Layers) -> clap::Command {
+    let config = || {
+        Arg::new("config")
+            .long("config")
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help("File with options: YAML, TOML or JSON, keys named like the flags")
+    };
+    let with_options = |name: &'static str, about: &'static str| {
+        let command =
+            GatewayConfig::augment_args(clap::Command::new(name).about(about).after_help(AFTER_HELP));
+        layers.apply(command).arg(config())
+    };
+    let show = with_options("show", "Print every option with its value and where it came from");
+    let shell = Arg::new("shell")
+        .required(true)
+        .value_parser(clap::value_parser!(Shell));
+    with_options("smg", ABOUT)
+        .version(env!("CARGO_PKG_VERSION"))
+        .args_conflicts_with_subcommands(true)
+        .subcommand(with_options("launch", "Run the gateway (the same as no subcommand)").alias("start"))
+        .subcommand(
+            clap::Command::new("config")
+                .about("Look at the options")
+                .subcommand(show)
+                .arg_required_else_help(true),
+        )
+        .subcommand(
+            clap::Command::new("completions")
+                .about("Print a completion script")
+                .arg(shell),
+        )
+}
+
+fn layers_of(args: &[String], environment: &dyn Fn(&str) -> Option<String>) -> Result<Layers, ConfigError> {
+    let command = options();
+    let mut layers = Layers::default();
+    if let Some(path) =
+        config_path(args).or_else(|| environment("SMG_CONFIG").filter(|path| !path.is_empty()))
+    {
+        let map = crate::file::read(Path::new(&path))?;
+        layers.add_map(&command, &map, &Origin::File(PathBuf::from(path)))?;
+    }
+    layers.add_environment(&command, environment);
+    Ok(layers)
+}
+
+/// The last `--config` of the arguments; needed before they are parsed, as its values are the defaults.
+fn config_path(args: &[String]) -> Option<String> {
+    let inline = |arg: &String| arg.strip_prefix("--config=").map(str::to_owned);
+    let pairs = args.iter().enumerate().rev();
+    pairs
+        .filter_map(|(i, arg)| {
+            if arg == "--config" {
+                args.get(i + 1).cloned()
+            } else {
+                inline(arg)
+            }
+        })
+        .next()
+}
+
+fn checked(matches: &ArgMatches, layers: &Layers) -> Result<(GatewayConfig, show::Origins), ConfigError> {
+    let config = GatewayConfig::from_arg_matches(matches).map_err(|e| in_one_sentence(&e, layers))?;
+    config.validate()?;
+    let command = options();
+    let ids = command.get_arguments().map(|arg| arg.get_id().to_string());
+    let origins = ids.map(|id| (id.clone(), layers.origin(matches, &id))).collect();
+    Ok((config, origins))
+}
+
+fn completions(matches: &ArgMatches, mut line: clap::Command) -> String {
+    let mut script = Vec::new();
+    if let Some(shell) = matches.get_one::<Shell>("shell") {
+        clap_complete::generate(*shell, &mut line, "smg", &mut script);
+    }
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+fn refuse_lacking(args: &[String]) -> Result<(), ConfigError> {
+    for arg in args {
+        let name = arg
+            .strip_prefix("--")
+            .map(|rest| rest.split('=').next().unwrap_or(rest));
+        if let Some((name, instead)) = name.and_then(|name| lacking::instead_of(name).map(|i| (name, i))) {
+            return Err(ConfigError::new(format!(
+                "this version does not have --{name}: {instead}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// clap's report without usage and tips, with the nearest name and the source of the value.
+fn in_one_sentence(error: &clap::Error, layers: &Layers) -> ConfigError {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        Some(ContextValue::Strings(texts)) => Some(texts.join(", ")),
+        _ => None,
+    };
+    let command = options();
+    let flag = text(ContextKind::InvalidArg);
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some(flag) = &flag
+    {
+        let hint = match nearest(&command, flag.trim_start_matches('-')).filter(|_| flag.starts_with('-')) {
+            Some(near) => format!("the nearest is --{near}"),
+            None => "see smg --help".to_owned(),
+        };
+        return ConfigError::new(format!("there is no option {flag}; {hint}"));
+    }
+    let rendered = error.to_string();
+    let first = rendered.lines().next().unwrap_or_default();
+    let mut sentence = first.strip_prefix("error: ").unwrap_or(first).to_owned();
+    if let Some(value) = text(ContextKind::InvalidValue).filter(|_| is_secret(&command, flag.as_deref())) {
+        sentence = sentence.replace(&value, MASK);
+    }
+    if let Some(allowed) = text(ContextKind::ValidValue) {
+        sentence.push_str(&format!("; allowed are {allowed}"));
+    }
+    if let Some(origin) = flag
+        .as_deref()
+        .and_then(|flag| layers.origin_of_flag(&command, flag))
+    {
+        sentence.push_str(&format!(" (given by {origin})"));
+    }
+    ConfigError::new(sentence)
+}
+
+fn is_secret(command: &clap::Command, flag: Option<&str>) -> bool {
+    let name = flag
+        .and_then(|flag| flag.strip_prefix("--"))
+        .and_then(|rest| rest.split(' ').next());
+    let arg = command.get_arguments().find(|arg| arg.get_long() == name);
+    arg.is_some_and(|arg| arg.get_value_parser().type_id() == TypeId::of::<Secret>())
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where the gateway reads the environment"
+)]
+fn process_environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}

@@ -1,0 +1,479 @@
+//! The options as a user meets them: a line of arguments, an environment, a file.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::command::from_map_with;
+use crate::{Command, GatewayConfig, LogLevel, Policy, option_schema, parse_with};
+
+const WORKERS: &str = "--worker-urls grpc://a:1 unix:///run/b.sock";
+
+fn nothing(_: &str) -> Option<String> {
+    None
+}
+
+fn parse(line: &str) -> Result<Command, crate::ConfigError> {
+    parse_with(line.split_whitespace().map(str::to_owned), &nothing)
+}
+
+fn launch(line: &str) -> GatewayConfig {
+    launch_in(line, &nothing)
+}
+
+fn launch_in(line: &str, environment: &dyn Fn(&str) -> Option<String>) -> GatewayConfig {
+    match parse_with(line.split_whitespace().map(str::to_owned), environment).unwrap() {
+        Command::Launch(config) => *config,
+        Command::Print(text) => panic!("expected a config, got: {text}"),
+    }
+}
+
+fn printed(line: &str, environment: &dyn Fn(&str) -> Option<String>) -> String {
+    match parse_with(line.split_whitespace().map(str::to_owned), environment).unwrap() {
+        Command::Print(text) => text,
+        Command::Launch(_) => panic!("expected text"),
+    }
+}
+
+fn error(line: &str) -> String {
+    parse(line).unwrap_err().to_string()
+}
+
+/// A file that is gone when the test ends.
+struct TempFile(PathBuf);
+
+impl TempFile {
+    fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("smg-config-{}-{name}", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).unwrap();
+    }
+}
+
+#[test]
+fn defaults_are_the_documented_ones() {
+    let config = launch("");
+    assert_eq!(
+        (config.server.host.as_str(), config.server.port),
+        ("0.0.0.0", 30000)
+    );
+    assert_eq!(config.server.worker_urls, Vec::<String>::new());
+    assert_eq!(config.routing.policy, Policy::CacheAware);
+    assert_eq!(config.requests.request_timeout_secs, 1800);
+    assert_eq!(config.requests.max_payload_size, 512 << 20);
+    assert_eq!(config.retry.attempts(), 5);
+    assert_eq!(config.breaker.cb_failure_threshold, 10);
+    assert_eq!(config.health.health_check_interval_secs, 10);
+    assert_eq!(config.metrics.prometheus_port, None);
+    assert_eq!(config.logging.log_level, LogLevel::Info);
+    assert_eq!(config.auth.api_key, None);
+}
+
+#[test]
+fn bare_flags_and_both_subcommands_mean_the_same() {
+    let flags = format!("{WORKERS} --policy round_robin --port 8080 --disable-retries");
+    let bare = launch(&flags);
+    assert_eq!(bare, launch(&format!("launch {flags}")));
+    assert_eq!(bare, launch(&format!("start {flags}")));
+    assert_eq!(bare.server.worker_urls, ["grpc://a:1", "unix:///run/b.sock"]);
+    assert_eq!(bare.retry.attempts(), 1);
+}
+
+#[test]
+fn worker_urls_may_be_repeated_and_separated_by_commas() {
+    let config = launch("--worker-urls grpc://a:1,grpc://b:2 --worker-urls grpc://c:3 --port 1234");
+    assert_eq!(
+        config.server.worker_urls,
+        ["grpc://a:1", "grpc://b:2", "grpc://c:3"]
+    );
+}
+
+#[test]
+fn a_flag_wins_over_the_environment_and_the_environment_over_the_file() {
+    let file = TempFile::new(
+        "order.yaml",
+        "port: 1001\nhost: file\npolicy: random\nlog-json: true\n",
+    );
+    let environment = |name: &str| match name {
+        "SMG_PORT" => Some("1002".to_owned()),
+        "SMG_HOST" => Some("environment".to_owned()),
+        "SMG_WORKER_URLS" => Some("grpc://a:1 grpc://b:2".to_owned()),
+        "SMG_DISABLE_RETRIES" => Some("true".to_owned()),
+        _ => None,
+    };
+    let config = launch_in(
+        &format!("launch --config {} --port 1003 --log-json=false", file.path()),
+        &environment,
+    );
+    assert_eq!(config.server.port, 1003);
+    assert_eq!(config.server.host, "environment");
+    assert_eq!(config.routing.policy, Policy::Random);
+    assert_eq!(config.server.worker_urls, ["grpc://a:1", "grpc://b:2"]);
+    assert!(config.retry.disable_retries);
+    assert!(!config.logging.log_json);
+}
+
+#[test]
+fn the_three_kinds_of_file_say_the_same() {
+    let files = [
+        TempFile::new(
+            "a.yaml",
+            "worker_urls: [\"grpc://a:1\"]\ncache_threshold: 0.5\ndisable_retries: true\n",
+        ),
+        TempFile::new(
+            "a.toml",
+            "worker_urls = [\"grpc://a:1\"]\ncache_threshold = 0.5\ndisable_retries = true\n",
+        ),
+        TempFile::new(
+            "a.json",
+            r#"{"worker-urls":["grpc://a:1"],"cache-threshold":0.5,"disable-retries":true}"#,
+        ),
+    ];
+    let expected = launch("--worker-urls grpc://a:1 --cache-threshold 0.5 --disable-retries");
+    for file in &files {
+        assert_eq!(
+            launch(&format!("--config={}", file.path())),
+            expected,
+            "{}",
+            file.path()
+        );
+        let environment = |name: &str| (name == "SMG_CONFIG").then(|| file.path().to_owned());
+        assert_eq!(launch_in("", &environment), expected);
+    }
+}
+
+#[test]
+fn a_kubernetes_service_link_is_no_port() {
+    let environment = |name: &str| (name == "SMG_PORT").then(|| "tcp://10.0.0.1:30000".to_owned());
+    assert_eq!(launch_in("", &environment).server.port, 30000);
+}
+
+#[test]
+fn config_show_names_the_origin_and_masks_secrets() {
+    let file = TempFile::new("show.toml", "max_payload_size = 4096\n");
+    let environment = |name: &str| (name == "SMG_API_KEY").then(|| "hunter2".to_owned());
+    let shown = printed(
+        &format!("config show --config {} --port 1", file.path()),
+        &environment,
+    );
+    let line = |name: &str| {
+        let words = |line: &str| {
+            line.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        shown
+            .lines()
+            .find(|line| line.starts_with(name))
+            .map(words)
+            .unwrap()
+    };
+    assert_eq!(line("port "), "port 1 flag");
+    assert_eq!(line("host "), "host \"0.0.0.0\" default");
+    assert_eq!(
+        line("max_payload_size "),
+        format!("max_payload_size 4096 file {}", file.path())
+    );
+    assert_eq!(line("api_key "), "api_key \"********\" environment SMG_API_KEY");
+    assert!(!shown.contains("hunter2"));
+    let schema = option_schema();
+    assert_eq!(shown.lines().count(), schema.as_array().unwrap().len());
+}
+
+#[test]
+fn help_does_not_show_a_key_from_the_environment() {
+    let environment = |name: &str| (name == "SMG_API_KEY").then(|| "hunter2".to_owned());
+    for line in ["--help", "-h", "launch --help", "config show --help"] {
+        let help = printed(line, &environment);
+        assert!(help.contains("--api-key") && !help.contains("hunter2"), "{help}");
+    }
+}
+
+#[test]
+fn a_wrong_key_is_not_repeated_in_the_message() {
+    let message = parse_with(["--api-key".to_owned(), "my secret".to_owned()], &nothing)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains("--api-key") && !message.contains("secret"),
+        "{message}"
+    );
+}
+
+#[test]
+fn version_and_completions_are_text() {
+    assert_eq!(
+        printed("--version", &nothing).trim(),
+        concat!("smg ", env!("CARGO_PKG_VERSION"))
+    );
+    assert!(printed("completions bash", &nothing).contains("--worker-urls"));
+}
+
+#[test]
+fn unknown_flags_name_the_nearest_one() {
+    assert_eq!(
+        error("--prot 1"),
+        "there is no option --prot; the nearest is --port"
+    );
+    assert_eq!(
+        error("launch --worker-url grpc://a:1"),
+        "there is no option --worker-url; the nearest is --worker-urls"
+    );
+    assert_eq!(error("--zzzz"), "there is no option --zzzz; see smg --help");
+}
+
+#[test]
+fn lacking_flags_say_what_to_use_instead() {
+    for flag in [
+        "--pd-disaggregation",
+        "--service-discovery",
+        "--tool-call-parser=qwen",
+        "launch --enable-igw",
+    ] {
+        let message = error(flag);
+        assert!(message.starts_with("this version does not have --"), "{message}");
+        assert!(message.contains(": "), "{message}");
+    }
+}
+
+#[test]
+fn bad_values_are_one_sentence_with_the_flag() {
+    for (line, flag, says) in [
+        ("--port 70000", "--port", "70000"),
+        ("--port 0", "--port", "0"),
+        ("--port abc", "--port", "abc"),
+        ("--policy best", "--policy", "cache_aware"),
+        ("--cache-threshold 1.5", "--cache-threshold", "from 0 to 1"),
+        ("--cache-threshold NaN", "--cache-threshold", "from 0 to 1"),
+        (
+            "--balance-rel-threshold 0.5",
+            "--balance-rel-threshold",
+            "from 1 to 1000",
+        ),
+        ("--max-tree-size 0", "--max-tree-size", "from 1 to 67108864"),
+        ("--max-payload-size 10", "--max-payload-size", "from 1024"),
+        ("--request-timeout-secs 0", "--request-timeout-secs", "0"),
+        (
+            "--request-timeout-secs 99999999999999",
+            "--request-timeout-secs",
+            "99999999999999",
+        ),
+        ("--max-concurrent-requests -2", "--max-concurrent-requests", "-2"),
+        ("--queue-timeout-secs 0", "--queue-timeout-secs", "--queue-size"),
+        (
+            "--retry-initial-backoff-ms 50000",
+            "--retry-initial-backoff-ms",
+            "30000",
+        ),
+        ("--prometheus-port 30000", "--prometheus-port", "--port"),
+        (
+            "--policy power_of_two --worker-urls grpc://a:1",
+            "--policy",
+            "at least two",
+        ),
+        ("--worker-urls http://a:1", "--worker-urls", "not HTTP"),
+        ("--worker-urls grpc://a", "--worker-urls", "grpc://HOST:PORT"),
+        ("--worker-urls grpc://a:0", "--worker-urls", "grpc://HOST:PORT"),
+        (
+            "--worker-urls grpc://a:99999",
+            "--worker-urls",
+            "grpc://HOST:PORT",
+        ),
+        ("--worker-urls a:1", "--worker-urls", "grpc://HOST:PORT"),
+        ("--worker-urls unix://run.sock", "--worker-urls", "unix:///PATH"),
+        ("--worker-urls grpc://a:1 grpc://a:1/", "--worker-urls", "twice"),
+        ("--worker-urls", "--worker-urls", "value"),
+        ("--request-id-headers a:b", "--request-id-headers", "a:b"),
+        ("--disable-retries=maybe", "--disable-retries", "maybe"),
+        ("--host a/b", "--host", "a/b"),
+        ("--port 1 --port 2", "--port", "multiple times"),
+    ] {
+        let message = error(line);
+        assert!(
+            message.contains(flag) && message.contains(says),
+            "{line}: {message}"
+        );
+        assert!(
+            !message.contains('\n') && !message.contains("Usage"),
+            "{line}: {message}"
+        );
+    }
+}
+
+#[test]
+fn good_worker_urls_pass() {
+    for url in [
+        "grpc://10.0.0.1:30001",
+        "grpc://[::1]:30001",
+        "grpc://worker-0.svc:1/",
+        "unix:///tmp/a b.sock",
+    ] {
+        let map = json!({ "worker_urls": [url] });
+        assert_eq!(
+            from_map_with(map.as_object().unwrap(), &nothing)
+                .unwrap()
+                .server
+                .worker_urls,
+            [url]
+        );
+    }
+}
+
+#[test]
+fn a_bad_value_in_a_file_names_the_file() {
+    let file = TempFile::new("bad.yaml", "port: many\n");
+    let message = error(&format!("--config {}", file.path()));
+    assert!(
+        message.contains("--port") && message.contains(file.path()),
+        "{message}"
+    );
+}
+
+#[test]
+fn files_that_cannot_be_used_are_one_sentence() {
+    for (name, text, says) in [
+        ("syntax.yaml", "a: [", "cannot read"),
+        ("syntax.toml", "a = ", "cannot read"),
+        ("syntax.json", "{", "cannot read"),
+        ("list.json", "[1]", "one key per option"),
+        ("suffix.ini", "", ".yaml"),
+        ("key.yaml", "prot: 1", "the nearest is `port`"),
+        ("nested.yaml", "port: {a: 1}", "port must be"),
+        (
+            "lacking.yaml",
+            "service_discovery: true",
+            "does not have `service_discovery`",
+        ),
+    ] {
+        let file = TempFile::new(name, text);
+        let message = error(&format!("--config {}", file.path()));
+        assert!(message.contains(says), "{name}: {message}");
+        assert!(!message.contains('\n'), "{name}: {message}");
+    }
+    assert!(error("--config /nowhere/x.yaml").contains("/nowhere/x.yaml"));
+}
+
+#[test]
+fn a_map_of_options_builds_the_same_config() {
+    let map = json!({
+        "worker_urls": ["grpc://a:1", "unix:///run/b.sock"],
+        "policy": "round_robin",
+        "port": 8080,
+        "max_concurrent_requests": -1,
+        "balance_rel_threshold": 2.0,
+        "disable_retries": true,
+        "api_key": null,
+        "request_id_headers": [],
+        "pd_disaggregation": false,
+        "selector": {},
+    });
+    let built = from_map_with(map.as_object().unwrap(), &nothing).unwrap();
+    let flags = "--policy round_robin --port 8080 --balance-rel-threshold 2 --disable-retries";
+    assert_eq!(built, launch(&format!("{WORKERS} {flags}")));
+}
+
+#[test]
+fn a_map_with_wrong_options_is_refused() {
+    for (map, says) in [
+        (
+            json!({"worker_url": ["grpc://a:1"]}),
+            "the nearest is `worker_urls`",
+        ),
+        (
+            json!({"pd_disaggregation": true}),
+            "does not have `pd_disaggregation`",
+        ),
+        (json!({"port": "x"}), "(given by program)"),
+        (json!({"port": 1.5}), "--port"),
+        (json!({"port": [1, 2]}), "one value"),
+        (json!({"host": {"a": 1}}), "host must be"),
+        (json!({"worker_urls": ["http://a:1"]}), "not HTTP"),
+    ] {
+        let message = from_map_with(map.as_object().unwrap(), &nothing)
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains(says), "{map}: {message}");
+    }
+}
+
+#[test]
+fn the_schema_lists_every_option_with_a_default_that_parses() {
+    let schema = option_schema();
+    let find = |name: &str| {
+        schema
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|o| o["name"] == name)
+            .unwrap()
+            .clone()
+    };
+    let port = find("port");
+    assert_eq!(port["flag"], "--port");
+    assert_eq!(port["env"], "SMG_PORT");
+    assert_eq!(
+        (&port["type"], &port["default"], &port["group"]),
+        (&json!("int"), &json!(30000), &json!("Server"))
+    );
+    assert_eq!(
+        find("policy")["choices"],
+        json!(["random", "round_robin", "cache_aware", "power_of_two"])
+    );
+    assert_eq!(find("disable_retries")["default"], json!(false));
+    assert_eq!(find("max_concurrent_requests")["default"], json!(-1));
+    assert_eq!(find("worker_urls")["type"], "list");
+    assert_eq!(find("api_key")["default"], Value::Null);
+    let defaults: serde_json::Map<String, Value> = schema
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|o| (o["name"].as_str().unwrap().to_owned(), o["default"].clone()))
+        .collect();
+    assert_eq!(from_map_with(&defaults, &nothing).unwrap(), launch(""));
+    for option in schema.as_array().unwrap() {
+        assert!(
+            option["help"].as_str().is_some_and(|help| !help.is_empty()),
+            "{option}"
+        );
+    }
+}
+
+#[test]
+fn the_limit_of_running_requests_follows_the_cores() {
+    let limit = |line: &str, cores| launch(line).requests.concurrency_limit(cores);
+    assert_eq!(limit("", 2), Some(4096));
+    assert_eq!(limit("", 64), Some(65536));
+    assert_eq!(limit("--max-concurrent-requests 7", 64), Some(7));
+    assert_eq!(limit("--max-concurrent-requests=0", 64), None);
+}
+
+#[test]
+fn the_wait_between_attempts_grows_to_its_bound() {
+    let retry =
+        launch("--retry-initial-backoff-ms 100 --retry-max-backoff-ms 300 --retry-backoff-multiplier 2")
+            .retry;
+    let waits: Vec<u128> = (0..4).map(|attempt| retry.backoff(attempt).as_millis()).collect();
+    assert_eq!(waits, [100, 200, 300, 300]);
+    assert_eq!(retry.backoff(u32::MAX).as_millis(), 300);
+}
+
+#[test]
+fn both_spellings_of_a_flag_work() {
+    assert_eq!(launch("--cache-match-threshold 0.7").routing.cache_threshold, 0.7);
+    assert_eq!(launch("--spill-abs-threshold 3").routing.balance_abs_threshold, 3);
+    assert_eq!(
+        launch("--model-path /m").tokenizer.tokenizer_path,
+        Some(PathBuf::from("/m"))
+    );
+}

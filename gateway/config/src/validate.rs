@@ -1,0 +1,112 @@
+//! Rules that one option alone cannot express. Every error names the flag.
+
+use std::collections::HashSet;
+
+use crate::error::ConfigError;
+use crate::options::{GatewayConfig, Policy};
+
+impl GatewayConfig {
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        check_worker_urls(&self.server.worker_urls)?;
+        self.check_policy()?;
+        self.check_listeners()?;
+        self.check_limits()?;
+        check_headers(&self.requests.request_id_headers)
+    }
+
+    fn check_policy(&self) -> Result<(), ConfigError> {
+        let workers = self.server.worker_urls.len();
+        if self.routing.policy == Policy::PowerOfTwo && workers < 2 {
+            return fail(format!(
+                "--policy power_of_two needs at least two --worker-urls, got {workers}; add workers or use another policy"
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_listeners(&self) -> Result<(), ConfigError> {
+        for (flag, host) in [
+            ("--host", &self.server.host),
+            ("--prometheus-host", &self.metrics.prometheus_host),
+        ] {
+            if host.is_empty() || host.contains(char::is_whitespace) || host.contains('/') {
+                return fail(format!("{flag} must be an address or a host name, got `{host}`"));
+            }
+        }
+        if self.metrics.prometheus_port == Some(self.server.port) {
+            return fail(format!(
+                "--prometheus-port must differ from --port, both are {}; leave it out: the main port serves /metrics too",
+                self.server.port
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_limits(&self) -> Result<(), ConfigError> {
+        if self.requests.queue_size > 0 && self.requests.queue_timeout_secs == 0 {
+            return fail("--queue-timeout-secs must be at least 1 while --queue-size is above 0".to_owned());
+        }
+        let (initial, max) = (
+            self.retry.retry_initial_backoff_ms,
+            self.retry.retry_max_backoff_ms,
+        );
+        if initial > max {
+            return fail(format!(
+                "--retry-initial-backoff-ms must be at most --retry-max-backoff-ms, got {initial} and {max}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn fail(message: String) -> Result<(), ConfigError> {
+    Err(ConfigError::new(message))
+}
+
+fn check_worker_urls(urls: &[String]) -> Result<(), ConfigError> {
+    let mut seen = HashSet::new();
+    for url in urls {
+        let complete = match url.split_once("://") {
+            Some(("grpc", address)) => has_port(address),
+            Some(("unix", path)) => path.starts_with('/') && path.len() > 1,
+            Some(("http" | "https", _)) => {
+                return fail(format!(
+                    "--worker-urls: workers are reached over gRPC, not HTTP, got `{url}`; start the worker with \
+                     --grpc-port or --grpc-mode and give grpc://HOST:PORT"
+                ));
+            }
+            _ => false,
+        };
+        if !complete {
+            return fail(format!(
+                "--worker-urls: must be grpc://HOST:PORT or unix:///PATH, got `{url}`"
+            ));
+        }
+        if !seen.insert(url.trim_end_matches('/')) {
+            return fail(format!("--worker-urls: `{url}` is given twice"));
+        }
+    }
+    Ok(())
+}
+
+fn has_port(address: &str) -> bool {
+    let address = address.strip_suffix('/').unwrap_or(address);
+    address.rsplit_once(':').is_some_and(|(host, port)| {
+        let bracketed = host.starts_with('[') && host.ends_with(']');
+        let plain = !host.contains([':', '/', '@']) && !host.contains(char::is_whitespace);
+        !host.is_empty() && (bracketed || plain) && port.parse::<u16>().is_ok_and(|port| port > 0)
+    })
+}
+
+fn check_headers(names: &[String]) -> Result<(), ConfigError> {
+    let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    match names
+        .iter()
+        .find(|name| name.is_empty() || !name.chars().all(is_token))
+    {
+        Some(name) => fail(format!(
+            "--request-id-headers must be names of HTTP headers, got `{name}`"
+        )),
+        None => Ok(()),
+    }
+}

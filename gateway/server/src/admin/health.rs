@@ -1,0 +1,97 @@
+//! Probes: is the process up, can it serve, does a generation really work.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use futures::StreamExt;
+use http::{StatusCode, header};
+use serde_json::json;
+use smg_api::ApiError;
+use smg_engine_client::{GenerateSpec, Sampling};
+use uuid::Uuid;
+
+use crate::{
+    context::Context,
+    error::{Failure, RETRY_AFTER},
+    workers::{Fleet, Routable},
+};
+
+/// A worker that needs longer for one token is of no use to clients.
+const GENERATION_LIMIT: Duration = Duration::from_secs(20);
+
+/// The process is up. A front door speaks for its worker and is healthy with it only.
+pub async fn health(State(cx): State<Arc<Context>>) -> Response {
+    if !cx.is_front_door || (cx.fleet.first_ready().is_ok() && !cx.lifecycle.is_draining()) {
+        return (StatusCode::OK, "OK").into_response();
+    }
+    let progress = cx.fleet.members().first().map(|member| member.progress().to_string()).unwrap_or_default();
+    unavailable(json!({"status": "starting", "message": progress}))
+}
+
+pub async fn liveness() -> &'static str {
+    "OK"
+}
+
+/// Whether a generation would find a worker.
+pub async fn readiness(State(cx): State<Arc<Context>>) -> Response {
+    let members = cx.fleet.members();
+    let ready = cx.fleet.ready().len();
+    if cx.lifecycle.is_draining() {
+        return unavailable(json!({"status": "not ready", "reason": "shutting down"}));
+    }
+    if ready > 0 {
+        let body = json!({"status": "ready", "healthy_workers": ready, "total_workers": members.len()});
+        return (StatusCode::OK, axum::Json(body)).into_response();
+    }
+    let workers: Vec<_> = members
+        .iter()
+        .map(|m| json!({"url": m.worker.url(), "state": m.worker.state().name(), "message": *m.progress()}))
+        .collect();
+    unavailable(json!({"status": "not ready", "reason": "insufficient healthy workers", "workers": workers}))
+}
+
+fn unavailable(body: serde_json::Value) -> Response {
+    let headers = [(header::RETRY_AFTER, RETRY_AFTER.to_string())];
+    (StatusCode::SERVICE_UNAVAILABLE, headers, axum::Json(body)).into_response()
+}
+
+/// Generates one token on a ready worker.
+pub async fn health_generate(State(cx): State<Arc<Context>>) -> Result<Response, Failure> {
+    if cx.lifecycle.is_draining() {
+        return Err(ApiError::unavailable("the gateway is shutting down", RETRY_AFTER).into());
+    }
+    let generated = tokio::time::timeout(GENERATION_LIMIT, generate_one(&cx.fleet)).await;
+    let Ok(outcome) = generated else {
+        let message = format!("no token within {} s", GENERATION_LIMIT.as_secs());
+        return Err(failed(message));
+    };
+    outcome?;
+    Ok(StatusCode::OK.into_response())
+}
+
+async fn generate_one(fleet: &Fleet) -> Result<(), Failure> {
+    let served = fleet.first_ready()?.served().ok_or_else(|| failed("no worker is ready".to_owned()))?;
+    let tokens = [0];
+    let routable = Routable { tokens: &tokens, namespace: "health", expected_output_tokens: 1 };
+    let chosen = fleet.choose(&served.model, &routable, &[])?;
+    let spec = GenerateSpec {
+        request_id: format!("HEALTH_CHECK_{}", Uuid::new_v4().simple()),
+        input_ids: tokens.to_vec(),
+        sampling: Sampling { temperature: 0.0, max_new_tokens: Some(1), ..Sampling::default() },
+        timeout: Some(GENERATION_LIMIT),
+        ..GenerateSpec::default()
+    };
+    let mut events = chosen.member.client.generate(spec).await?;
+    while let Some(event) = events.next().await {
+        // Read to the end, so that nothing has to be aborted.
+        event.map_err(|error| failed(error.message()))?;
+    }
+    Ok(())
+}
+
+fn failed(message: String) -> Failure {
+    ApiError::unavailable(message, RETRY_AFTER).with_code("health_generate_failed").into()
+}

@@ -1,0 +1,90 @@
+//! `GET /workers`: what the gateway knows of each worker.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Path, State},
+    response::Response,
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+use smg_api::ApiError;
+use smg_routing::WorkerState;
+use tokio::time::Instant;
+
+use crate::{context::Context, endpoints::json, error::Failure, workers::Member};
+
+/// Documented keys, and what our workers add.
+#[derive(Serialize)]
+struct WorkerView {
+    id: String,
+    url: String,
+    model_id: Option<String>,
+    priority: u32,
+    cost: f32,
+    worker_type: &'static str,
+    is_healthy: bool,
+    /// Requests that run on it.
+    load: usize,
+    connection_mode: &'static str,
+    runtime_type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokenizer_path: Option<String>,
+    metadata: Value,
+    disable_health_check: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job_status: Option<Value>,
+    status: &'static str,
+    message: String,
+    pending_tokens: usize,
+    circuit_breaker: &'static str,
+    consecutive_failures: u32,
+}
+
+pub async fn list(State(cx): State<Arc<Context>>) -> Result<Response, Failure> {
+    let workers: Vec<WorkerView> = cx.fleet.members().iter().map(|member| view(member)).collect();
+    let total = workers.len();
+    let stats = json!({"prefill_count": 0, "decode_count": 0, "regular_count": total});
+    json(&json!({"workers": workers, "total": total, "stats": stats}))
+}
+
+pub async fn one(State(cx): State<Arc<Context>>, Path(id): Path<String>) -> Result<Response, Failure> {
+    let members = cx.fleet.members();
+    match members.iter().find(|member| member.worker.id().to_string() == id) {
+        Some(member) => json(&view(member)),
+        None => {
+            let error = ApiError::not_found(format!("there is no worker `{id}`; GET /workers lists them"));
+            Err(error.with_code("WORKER_NOT_FOUND").into())
+        }
+    }
+}
+
+fn view(member: &Member) -> WorkerView {
+    let worker = &member.worker;
+    let (state, info) = (worker.state(), worker.info());
+    let message = member.progress().to_string();
+    let loading = (state == WorkerState::Loading).then(|| {
+        json!({"job_type": "AddWorker", "worker_url": worker.url(), "status": "processing", "message": message})
+    });
+    WorkerView {
+        id: worker.id().to_string(),
+        url: worker.url().to_owned(),
+        model_id: info.model.clone(),
+        priority: 50,
+        cost: 1.0,
+        worker_type: info.role.name(),
+        is_healthy: state == WorkerState::Ready,
+        load: worker.running_requests(),
+        connection_mode: "gRPC",
+        runtime_type: "sglang",
+        tokenizer_path: member.served().map(|served| served.info.tokenizer_path.clone()),
+        metadata: json!(info.labels),
+        disable_health_check: false,
+        job_status: loading,
+        status: state.name(),
+        message,
+        pending_tokens: worker.pending_tokens(),
+        circuit_breaker: worker.breaker_state(Instant::now().into_std()).name(),
+        consecutive_failures: worker.consecutive_failures(),
+    }
+}

@@ -1,0 +1,201 @@
+//! What every request shares, built once from the configuration.
+
+use std::{sync::Arc, time::Duration};
+
+use rand::RngExt;
+use smg_config::{GatewayConfig, RetryOptions};
+use smg_engine_client::{Address, EngineClient, EngineError};
+use smg_routing::{
+    BreakerParams, HealthParams, PolicyKind, PolicyParams, PrefixIndex, UnknownPolicy, WorkerParams, WorkerSet,
+};
+use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
+
+use crate::{
+    layers::admission::Admission,
+    live::LiveRequests,
+    serve::{Environment, ServeError},
+    telemetry::Telemetry,
+    workers::{Fleet, ProbeTimes, TokenizerSource, Watch},
+};
+
+pub struct Context {
+    pub fleet: Arc<Fleet>,
+    pub telemetry: Telemetry,
+    pub admission: Admission,
+    pub lifecycle: Lifecycle,
+    pub live: LiveRequests,
+    /// Work on behalf of requests that must end before the process does.
+    pub tasks: TaskTracker,
+    pub times: RequestTimes,
+    pub retry: Retry,
+    pub api_key: Option<String>,
+    pub request_id_headers: Vec<String>,
+    pub max_body_bytes: usize,
+    /// The gateway is the front door of one worker on this machine and answers as that worker's server.
+    pub is_front_door: bool,
+}
+
+/// Limits on the time of one generation.
+#[derive(Clone, Copy)]
+pub struct RequestTimes {
+    /// From the request to its last token.
+    pub request: Option<Duration>,
+    /// Of silence from the worker.
+    pub stall: Option<Duration>,
+}
+
+/// How often and when a failed attempt is repeated.
+pub struct Retry {
+    pub max_attempts: u32,
+    options: RetryOptions,
+}
+
+/// Whether new generations are taken, and which ones run.
+pub struct Lifecycle {
+    draining: CancellationToken,
+    requests: TaskTracker,
+}
+
+// === impl Context ===
+
+impl Context {
+    pub(crate) fn new(config: &GatewayConfig, env: &Environment) -> Result<Self, ServeError> {
+        let telemetry = Telemetry::new()?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let requests = &config.requests;
+        let admission = Admission::new(
+            requests.concurrency_limit(cores).unwrap_or(0),
+            requests.queue_size,
+            requests.queue_timeout(),
+            telemetry.clone(),
+        );
+        Ok(Self {
+            fleet: Arc::new(fleet(config)?),
+            admission,
+            lifecycle: Lifecycle { draining: CancellationToken::new(), requests: TaskTracker::new() },
+            live: LiveRequests::default(),
+            tasks: env.tasks.clone(),
+            times: RequestTimes {
+                request: Some(requests.request_timeout()),
+                stall: Some(requests.stream_stall_timeout()),
+            },
+            retry: Retry { max_attempts: config.retry.attempts(), options: config.retry.clone() },
+            api_key: config.auth.api_key.as_ref().map(|key| key.expose().to_owned()),
+            request_id_headers: requests.request_id_headers.clone(),
+            max_body_bytes: requests.max_payload_size,
+            is_front_door: matches!(config.server.worker_urls.as_slice(), [url] if url.starts_with("unix:")),
+            telemetry,
+        })
+    }
+
+    /// Adds the configured workers and starts to watch each of them.
+    pub(crate) fn start_workers(
+        &self,
+        config: &GatewayConfig,
+        env: &Environment,
+        stop: &CancellationToken,
+    ) -> Result<(), ServeError> {
+        let source = tokenizer_source(config)?;
+        let interval = (!config.health.disable_health_check).then(|| config.health.interval());
+        let times = ProbeTimes {
+            interval,
+            timeout: config.health.timeout(),
+            startup_interval: config.startup.check_interval(),
+            startup_limit: config.startup.timeout(),
+        };
+        for url in &config.server.worker_urls {
+            let address: Address = url.parse().map_err(|source: EngineError| ServeError::Worker(source.to_string()))?;
+            let client = EngineClient::new(address, env.connector.clone(), env.tasks.clone());
+            let member =
+                self.fleet.add(url, client).map_err(|source| ServeError::Worker(source.to_string()))?;
+            let watch = Watch {
+                fleet: self.fleet.clone(),
+                member,
+                times,
+                source: source.clone(),
+                telemetry: self.telemetry.clone(),
+                tasks: env.tasks.clone(),
+            };
+            env.tasks.spawn(watch.run(stop.clone()));
+        }
+        Ok(())
+    }
+}
+
+fn fleet(config: &GatewayConfig) -> Result<Fleet, ServeError> {
+    let (health, breaker, routing) = (&config.health, &config.breaker, &config.routing);
+    let params = WorkerParams {
+        health: HealthParams {
+            failure_threshold: health.health_failure_threshold,
+            success_threshold: health.health_success_threshold,
+        },
+        breaker: BreakerParams {
+            enabled: !breaker.disable_circuit_breaker,
+            failure_threshold: breaker.cb_failure_threshold,
+            success_threshold: breaker.cb_success_threshold,
+            timeout: breaker.timeout(),
+            window: breaker.window(),
+        },
+    };
+    let policy: PolicyKind =
+        routing.policy.as_str().parse().map_err(|error: UnknownPolicy| ServeError::Policy(error.to_string()))?;
+    let policy = policy.build(PolicyParams {
+        cache_threshold: routing.cache_threshold,
+        balance_abs_threshold: routing.balance_abs_threshold,
+        balance_rel_threshold: routing.balance_rel_threshold,
+    });
+    Ok(Fleet::new(WorkerSet::new(params), policy, PrefixIndex::new(routing.max_tree_size)))
+}
+
+fn tokenizer_source(config: &GatewayConfig) -> Result<TokenizerSource, ServeError> {
+    let read = |path: &std::path::PathBuf| {
+        std::fs::read_to_string(path)
+            .map_err(|source| ServeError::ChatTemplate { path: path.display().to_string(), source })
+    };
+    Ok(TokenizerSource {
+        folder: config.tokenizer.tokenizer_path.clone(),
+        chat_template: config.tokenizer.chat_template.as_ref().map(read).transpose()?,
+    })
+}
+
+// === impl Retry ===
+
+impl Retry {
+    /// The wait after `failed` attempts (at least 1).
+    pub fn backoff(&self, failed: u32) -> Duration {
+        let jitter = self.options.retry_jitter_factor;
+        let factor = rand::rng().random_range(1.0 - jitter..=1.0 + jitter);
+        self.options.backoff(failed.saturating_sub(1)).mul_f64(factor)
+    }
+}
+
+// === impl Lifecycle ===
+
+impl Lifecycle {
+    /// Counts a generation until the token is dropped.
+    pub fn request(&self) -> TaskTrackerToken {
+        self.requests.token()
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining.is_cancelled()
+    }
+
+    /// Takes no new generation from here on.
+    pub fn drain(&self) {
+        self.draining.cancel();
+    }
+
+    /// Returns when no generation runs. Only after [`Self::drain`].
+    pub async fn finished(&self) {
+        self.requests.close();
+        self.requests.wait().await;
+    }
+
+    pub fn num_running(&self) -> usize {
+        self.requests.len()
+    }
+}

@@ -1,0 +1,215 @@
+//! `POST /v1/completions`.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    response::Response,
+};
+use smg_api::{
+    Completion, CompletionChoice, CompletionChunk, CompletionChunkChoice, CompletionLogprobs, CompletionRequest,
+    Prompt, StreamOptions, Usage,
+};
+use smg_engine_client::LogprobRows;
+use smg_tokenizer::Tokenizer;
+
+use super::{
+    Incoming,
+    usage::{Tally, token_text},
+};
+use crate::{
+    context::Context,
+    error::Failure,
+    pipeline::{self, Answer, CallId, Events, GenerateCall, Head, Input, LogprobWish, PromptCall, Render, TextDelta},
+};
+
+pub async fn handle(State(cx): State<Arc<Context>>, request: Request) -> Result<Response, Failure> {
+    let incoming = Incoming::json(&cx, request).await?;
+    pipeline::run(&cx, parse(&incoming)?).await
+}
+
+fn parse(incoming: &Incoming) -> Result<GenerateCall, Failure> {
+    let request = CompletionRequest::parse(&incoming.body)?;
+    let echo = request.echo;
+    // An echoed prompt has its logprobs too.
+    let start_len = if echo { 0 } else { -1 };
+    let wish = request.logprobs.map(|top| LogprobWish { start_len, top, token_ids: Vec::new() });
+    let skip_special_tokens = request.sampling.skip_special_tokens;
+    let mut prompts = Vec::with_capacity(request.prompts.len());
+    for (prompt, routing) in request.prompts.into_iter().zip(request.routing) {
+        prompts.push(PromptCall {
+            id: incoming.call_id(&routing),
+            input: match prompt {
+                Prompt::Text(text) => Input::Text { text, field: "prompt" },
+                Prompt::Ids(ids) => Input::Ids { ids, field: "prompt" },
+            },
+            sampling: request.sampling.clone(),
+            logprobs: wish.clone(),
+            echo,
+            priority: routing.priority,
+            extra_key: routing.extra_key,
+            cache_salt: routing.cache_salt,
+        });
+    }
+    let id = answer_id(&prompts, incoming);
+    let render = CompletionRender {
+        options: request.stream_options,
+        skip_special_tokens,
+        ..CompletionRender::default()
+    };
+    Ok(GenerateCall {
+        id: id.into(),
+        endpoint: "completions",
+        model: request.model,
+        stream: request.stream,
+        prompts,
+        render: Box::new(render),
+        body_len: incoming.body.len(),
+        trace: incoming.trace(),
+    })
+}
+
+/// The one prompt's own id, else that of the request.
+fn answer_id(prompts: &[PromptCall], incoming: &Incoming) -> String {
+    match prompts {
+        [PromptCall { id: CallId { value, .. }, .. }] => value.clone(),
+        _ => incoming.id.0.to_string(),
+    }
+}
+
+/// Writes text completions.
+#[derive(Default)]
+struct CompletionRender {
+    options: StreamOptions,
+    skip_special_tokens: bool,
+    tally: Tally,
+    /// Per answer: characters of text so far; `None` before its first event.
+    offsets: Vec<Option<usize>>,
+    chunk: Option<CompletionChunk>,
+}
+
+// === impl CompletionRender ===
+
+impl CompletionRender {
+    fn send(&mut self, head: &Head, choices: [CompletionChunkChoice; 1], events: &mut Events) {
+        let usage = self.options.continuous_usage_stats.then(|| self.tally.usage(head));
+        let wanted = self.options.include_usage || self.options.continuous_usage_stats;
+        let chunk = self.chunk.get_or_insert_with(|| new_chunk(head));
+        chunk.choices.clear();
+        chunk.choices.extend(choices);
+        chunk.usage = wanted.then_some(usage);
+        events.json(chunk);
+    }
+
+    fn send_usage(&mut self, head: &Head, usage: Usage, events: &mut Events) {
+        let chunk = self.chunk.get_or_insert_with(|| new_chunk(head));
+        chunk.choices.clear();
+        chunk.usage = Some(Some(usage));
+        events.json(chunk);
+    }
+
+    /// Adds rows to the lists of a choice; `offset` is where the first token starts.
+    fn add_rows(&self, tokenizer: &Tokenizer, rows: &LogprobRows, offset: &mut usize, out: &mut CompletionLogprobs) {
+        for (position, (&id, &logprob)) in rows.token_ids.iter().zip(&rows.logprobs).enumerate() {
+            let (token, bytes) = token_text(tokenizer, id);
+            out.tokens.push(token);
+            out.token_logprobs.push(logprob);
+            // Nothing precedes the first token of a prompt: it has neither a logprob nor alternatives.
+            let top = rows.top.get(position).filter(|top| !top.is_empty() && logprob.is_some());
+            let named = |top: &Vec<(u32, f32)>| {
+                top.iter().map(|&(id, logprob)| (token_text(tokenizer, id).0, logprob)).collect()
+            };
+            out.top_logprobs.push(top.map(named));
+            out.text_offset.push(*offset);
+            if !(self.skip_special_tokens && tokenizer.is_special(id)) {
+                *offset += num_chars_begun(&bytes);
+            }
+        }
+    }
+}
+
+/// Characters that start within these bytes: continuation bytes belong to a character of an earlier token.
+fn num_chars_begun(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|byte| (**byte & 0xC0) != 0x80).count()
+}
+
+fn new_chunk(head: &Head) -> CompletionChunk {
+    CompletionChunk::new(head.id.to_string(), head.created, head.model.to_string(), Vec::new())
+}
+
+impl Render for CompletionRender {
+    fn delta(&mut self, head: &Head, mut delta: TextDelta, events: &mut Events) {
+        let index = head.index(delta.prompt, delta.sample);
+        let number = index as u32;
+        self.tally.set(head, index, delta.counts);
+        self.offsets.resize(head.num_answers(), None);
+        let before = self.offsets[index];
+        let mut offset = before.unwrap_or(0);
+        let mut logprobs = (delta.logprobs.is_some() || delta.prompt_logprobs.is_some())
+            .then(CompletionLogprobs::default);
+        if before.is_none()
+            && let Some(echo) = &head.prompts[delta.prompt].echo
+        {
+            delta.text.insert_str(0, echo);
+        }
+        if let Some(lists) = &mut logprobs {
+            if let Some(rows) = &delta.prompt_logprobs {
+                self.add_rows(&head.tokenizer, rows, &mut offset, lists);
+            }
+            if let Some(rows) = &delta.logprobs {
+                self.add_rows(&head.tokenizer, rows, &mut offset, lists);
+            }
+        }
+        self.offsets[index] = Some(offset);
+        if !delta.text.is_empty() || logprobs.as_ref().is_some_and(|lists| !lists.tokens.is_empty()) {
+            self.send(head, [CompletionChunkChoice::text(number, delta.text, logprobs)], events);
+        }
+        if let Some(end) = delta.end {
+            self.send(head, [CompletionChunkChoice::closing(number, end.reason, end.matched)], events);
+        }
+    }
+
+    fn end(&mut self, head: &Head, events: &mut Events) {
+        if self.options.include_usage {
+            let usage = self.tally.usage(head);
+            self.send_usage(head, usage, events);
+        }
+    }
+
+    fn whole(&mut self, head: &Head, answers: Vec<Answer>) -> serde_json::Result<Vec<u8>> {
+        let mut choices = Vec::with_capacity(answers.len());
+        for (index, answer) in answers.into_iter().enumerate() {
+            self.tally.set(head, index, answer.counts);
+            let mut logprobs = None;
+            if answer.logprobs.is_some() || answer.prompt_logprobs.is_some() {
+                let (mut lists, mut offset) = (CompletionLogprobs::default(), 0);
+                let prompt_rows = answer.prompt_logprobs.as_deref();
+                for rows in prompt_rows.into_iter().chain(&answer.logprobs) {
+                    self.add_rows(&head.tokenizer, rows, &mut offset, &mut lists);
+                }
+                logprobs = Some(lists);
+            }
+            let (finish_reason, matched_stop) = (answer.reason(), answer.matched());
+            let text = match &head.prompts[answer.prompt].echo {
+                Some(echo) => format!("{echo}{}", answer.text),
+                None => answer.text,
+            };
+            choices.push(CompletionChoice { index: index as u32, text, logprobs, finish_reason, matched_stop });
+        }
+        let usage = self.tally.usage(head);
+        let whole = Completion::new(head.id.to_string(), head.created, head.model.to_string(), choices, usage);
+        serde_json::to_vec(&whole)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_character_counts_where_it_begins() {
+        let bytes = "é".as_bytes();
+        assert_eq!(num_chars_begun(&bytes[..1]) + num_chars_begun(&bytes[1..]), 1);
+        assert_eq!(num_chars_begun("aé東".as_bytes()), 3);
+    }
+}

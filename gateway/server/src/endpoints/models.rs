@@ -1,0 +1,44 @@
+//! `/v1/models`.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Path, State},
+    response::Response,
+};
+use smg_api::{ApiError, ModelCard, ModelList};
+
+use super::json;
+use crate::{context::Context, error::Failure};
+
+pub async fn list(State(cx): State<Arc<Context>>) -> Result<Response, Failure> {
+    json(&ModelList::new(cards(&cx)))
+}
+
+pub async fn one(State(cx): State<Arc<Context>>, Path(id): Path<String>) -> Result<Response, Failure> {
+    let cards = cards(&cx);
+    match cards.iter().find(|card| card.id == id) {
+        Some(card) => json(card),
+        None => {
+            let served: Vec<&str> = cards.iter().map(|card| card.id.as_str()).collect();
+            Err(ApiError::model_not_found(&id, &served).into())
+        }
+    }
+}
+
+/// One card per model, whichever of its workers is asked.
+fn cards(cx: &Context) -> Vec<ModelCard> {
+    let mut cards: Vec<ModelCard> = Vec::new();
+    for served in cx.fleet.members().iter().filter_map(|member| member.served()) {
+        if cards.iter().any(|card| *card.id == *served.model) {
+            continue;
+        }
+        let context = Some(served.info.max_context_length).filter(|length| *length > 0);
+        let mut card = ModelCard::new(served.model.to_string(), served.since, context);
+        if !served.info.model_path.is_empty() {
+            card.root = served.info.model_path.clone();
+        }
+        cards.push(card);
+    }
+    cards
+}

@@ -1,0 +1,7 @@
+//! What every request passes before its endpoint, one layer per file.
+
+pub mod admission;
+pub mod auth;
+pub mod panic;
+pub mod request_id;
+pub mod trace;

@@ -1,0 +1,58 @@
+//! Counts every exchange and logs how it ended.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{MatchedPath, Request, State},
+    middleware::Next,
+    response::Response,
+};
+use http::Method;
+use metrics::SharedString;
+use tokio::time::Instant;
+
+use super::request_id::RequestId;
+use crate::{context::Context, error::ERROR_CODE_HEADER, telemetry::HttpOutcome};
+
+pub async fn layer(State(cx): State<Arc<Context>>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let method = method_label(request.method());
+    let path = path_label(&request);
+    let id = request.extensions().get::<RequestId>().cloned();
+    cx.telemetry.http_request(method, &path);
+
+    let response = next.run(request).await;
+
+    let status = response.status();
+    let error_code = response.headers().get(ERROR_CODE_HEADER).and_then(|v| v.to_str().ok()).unwrap_or("");
+    let elapsed = started.elapsed();
+    cx.telemetry.http_response(method, &path, HttpOutcome { status: status.as_u16(), error_code, elapsed });
+    let id = id.as_ref().map_or("", |id| &*id.0);
+    if status.is_server_error() {
+        tracing::warn!(id, method, %path, status = status.as_u16(), error_code, ?elapsed, "request failed");
+    } else {
+        tracing::debug!(id, method, %path, status = status.as_u16(), error_code, ?elapsed, "request answered");
+    }
+    response
+}
+
+/// Unknown paths and methods share one label each: clients must not be able to grow the series.
+fn path_label(request: &Request) -> SharedString {
+    match request.extensions().get::<MatchedPath>() {
+        Some(path) => SharedString::from_owned(path.as_str().to_owned()),
+        None => SharedString::const_str("unmatched"),
+    }
+}
+
+fn method_label(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "DELETE" => "DELETE",
+        "HEAD" => "HEAD",
+        "OPTIONS" => "OPTIONS",
+        "PATCH" => "PATCH",
+        _ => "other",
+    }
+}

@@ -1,0 +1,315 @@
+//! Validates a call against the model: template, token ids, lengths, defaults.
+
+use std::{sync::Arc, time::SystemTime};
+
+use serde_json::{Map, Value};
+use smg_api::{ApiError, Sampling, sampling::check_token_id};
+use smg_engine_client::{GenerateSpec, ModelInfo};
+use smg_tokenizer::{RenderInput, StopMatcher, Tokenizer};
+use tokio::time::Instant;
+
+use super::call::{CallId, GenerateCall, Head, Input, PromptCall, PromptHead, Render};
+use crate::{context::Context, error::Failure, live::LiveGuard, telemetry::GenerationLabels, workers::Served};
+
+/// Bodies from this size on are tokenized on a thread of their own, so that other requests go on.
+pub const BLOCKING_BYTES: usize = 16 << 10;
+
+/// A call that fits the model.
+pub struct Prepared {
+    pub head: Head,
+    pub stream: bool,
+    pub render: Box<dyn Render>,
+    pub labels: GenerationLabels,
+    pub prompts: Vec<PreparedPrompt>,
+}
+
+/// One prompt that fits the model.
+pub struct PreparedPrompt {
+    pub spec: GenerateSpec,
+    pub decoding: Decoding,
+    pub live: LiveGuard,
+    /// The worker gets the id as it is; other ids get a suffix, as clients may send them twice.
+    pub is_rid: bool,
+}
+
+/// How the answer's ids become text.
+#[derive(Default)]
+pub struct Decoding {
+    pub skip_special_tokens: bool,
+    /// Ids that end an answer and are no part of its text. Sorted.
+    pub stop_ids: Vec<u32>,
+    /// One for each answer; none where there are no stops.
+    pub matchers: Vec<StopMatcher>,
+}
+
+/// A prompt's ids, and its text where it is repeated.
+struct Encoded {
+    ids: Vec<u32>,
+    echo: Option<String>,
+}
+
+pub async fn run(cx: &Arc<Context>, call: GenerateCall) -> Result<Prepared, Failure> {
+    let started = Instant::now();
+    let served = cx.fleet.served(call.model.as_deref())?;
+    let (wishes, inputs) = split(call.prompts);
+    let encoded = encode(cx, &served, inputs, call.body_len).await?;
+    let mut heads = Vec::with_capacity(wishes.len());
+    let mut prompts = Vec::with_capacity(wishes.len());
+    let n = wishes.first().map_or(1, |wish| wish.sampling.n as usize);
+    for (wish, encoded) in wishes.into_iter().zip(encoded) {
+        check_lengths(&wish, encoded.ids.len(), &served.info)?;
+        check_ids(&wish, &encoded.ids, &served)?;
+        heads.push(PromptHead {
+            id: wish.id.value.clone(),
+            num_tokens: u32::try_from(encoded.ids.len()).unwrap_or(u32::MAX),
+            echo: encoded.echo,
+        });
+        prompts.push(prompt(cx, wish, encoded.ids, &served, &call.trace)?);
+    }
+    let labels = GenerationLabels {
+        model: served.model.clone().into(),
+        endpoint: call.endpoint,
+        streaming: call.stream,
+    };
+    let head = Head {
+        id: call.id,
+        model: served.model.clone(),
+        weight_version: served.info.weight_version.clone(),
+        tokenizer: served.tokenizer.clone(),
+        created: unix_seconds(),
+        started,
+        n,
+        prompts: heads,
+    };
+    Ok(Prepared { head, stream: call.stream, render: call.render, labels, prompts })
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_secs())
+}
+
+/// A prompt's wishes without its input, which moves to the tokenizer.
+struct Wish {
+    id: CallId,
+    field: &'static str,
+    sampling: Sampling,
+    logprobs: Option<super::LogprobWish>,
+    priority: Option<i32>,
+    extra_key: Option<String>,
+    cache_salt: Option<String>,
+}
+
+struct PromptInput {
+    input: Input,
+    echo: bool,
+}
+
+fn split(prompts: Vec<PromptCall>) -> (Vec<Wish>, Vec<PromptInput>) {
+    prompts
+        .into_iter()
+        .map(|p| {
+            let field = p.input.field();
+            let wish = Wish {
+                id: p.id,
+                field,
+                sampling: p.sampling,
+                logprobs: p.logprobs,
+                priority: p.priority,
+                extra_key: p.extra_key,
+                cache_salt: p.cache_salt,
+            };
+            (wish, PromptInput { input: p.input, echo: p.echo })
+        })
+        .unzip()
+}
+
+// ---------------------------------------------------------------- text → ids
+
+async fn encode(
+    cx: &Context,
+    served: &Arc<Served>,
+    inputs: Vec<PromptInput>,
+    body_len: usize,
+) -> Result<Vec<Encoded>, Failure> {
+    let tokenizer = served.tokenizer.clone();
+    let work = move || inputs.into_iter().map(|input| encode_one(&tokenizer, input)).collect();
+    if body_len < BLOCKING_BYTES {
+        return work();
+    }
+    let done = cx.tasks.spawn_blocking(work).await;
+    done.map_err(|error| ApiError::internal(format!("tokenizing was interrupted: {error}")))?
+}
+
+fn encode_one(tokenizer: &Tokenizer, prompt: PromptInput) -> Result<Encoded, Failure> {
+    match prompt.input {
+        Input::Chat { messages, add_generation_prompt, continue_final_message, kwargs } => {
+            let options = (add_generation_prompt, continue_final_message);
+            let text = render_chat(tokenizer, &messages, options, &kwargs)?;
+            Ok(Encoded { ids: tokenizer.encode(&text, false)?, echo: None })
+        }
+        Input::Text { text, .. } => {
+            let ids = tokenizer.encode(&text, true)?;
+            Ok(Encoded { ids, echo: prompt.echo.then_some(text) })
+        }
+        Input::Ids { ids, .. } => {
+            let echo = prompt.echo.then(|| tokenizer.decode(&ids, true)).transpose()?;
+            Ok(Encoded { ids, echo })
+        }
+    }
+}
+
+/// The prompt text of a chat. `options`: add_generation_prompt, continue_final_message.
+pub fn render_chat(
+    tokenizer: &Tokenizer,
+    messages: &Value,
+    options: (bool, bool),
+    kwargs: &Map<String, Value>,
+) -> Result<String, Failure> {
+    let template = tokenizer.chat_template().ok_or_else(|| {
+        let message = "this model has no chat template; use /v1/completions, or start with --chat-template";
+        ApiError::bad_request("messages", message).with_code("no_chat_template")
+    })?;
+    let (add_generation_prompt, continue_final_message) = options;
+    let input = RenderInput { messages, tools: None, add_generation_prompt, continue_final_message, kwargs };
+    Ok(template.render(&input)?)
+}
+
+// ---------------------------------------------------------------- checks
+
+fn check_lengths(wish: &Wish, num_tokens: usize, info: &ModelInfo) -> Result<(), Failure> {
+    let context = info.max_context_length as usize;
+    if num_tokens == 0 {
+        return Err(ApiError::bad_request(wish.field, format!("{} has no tokens", wish.field)).into());
+    }
+    if context == 0 {
+        return Ok(());
+    }
+    if num_tokens >= context {
+        let message = format!(
+            "The input ({num_tokens} tokens) is longer than the model's context length ({context} tokens)."
+        );
+        return Err(ApiError::context_length_exceeded(wish.field, message).into());
+    }
+    let answer = wish.sampling.max_new_tokens.unwrap_or(0) as usize;
+    if num_tokens + answer > context {
+        let message = format!(
+            "Requested token count exceeds the model's maximum context length of {context} tokens: {num_tokens} \
+             tokens of input and {answer} of output make {}; at most {} tokens of output fit",
+            num_tokens + answer,
+            context - num_tokens,
+        );
+        return Err(ApiError::context_length_exceeded(wish.field, message).into());
+    }
+    Ok(())
+}
+
+fn check_ids(wish: &Wish, ids: &[u32], served: &Served) -> Result<(), Failure> {
+    let vocab_size = served.vocab_size();
+    // The tokenizer's own ids are checked too: a worker must not get an id that its model lacks.
+    if let Some(&highest) = ids.iter().max() {
+        check_token_id(wish.field, highest, vocab_size)?;
+    }
+    wish.sampling.check_vocabulary(vocab_size)?;
+    let chosen = wish.logprobs.iter().flat_map(|logprobs| &logprobs.token_ids);
+    for &id in chosen {
+        check_token_id("token_ids_logprob", id, vocab_size)?;
+    }
+    let start = wish.logprobs.as_ref().map_or(-1, |logprobs| i64::from(logprobs.start_len));
+    if start > ids.len() as i64 {
+        let message = format!("logprob_start_len is {start}, but the prompt has {} tokens", ids.len());
+        return Err(ApiError::bad_request("logprob_start_len", message).into());
+    }
+    Ok(())
+}
+
+// ---------------------------------------------------------------- what the worker gets
+
+fn prompt(
+    cx: &Context,
+    wish: Wish,
+    ids: Vec<u32>,
+    served: &Served,
+    trace: &[(String, String)],
+) -> Result<PreparedPrompt, Failure> {
+    let live = cx.live.enter(&wish.id.value, wish.id.is_rid).map_err(|_| {
+        let message = format!("Duplicate request ID detected: {}", wish.id.value);
+        ApiError::bad_request("rid", message).with_code("duplicate_request_id")
+    })?;
+    let decoding = decoding(&wish.sampling, served)?;
+    let remaining = remaining(ids.len(), &served.info);
+    let logprobs = wish.logprobs;
+    let spec = GenerateSpec {
+        request_id: wish.id.value,
+        input_ids: ids,
+        sampling: sampling(wish.sampling, &served.info, remaining),
+        return_logprob: logprobs.is_some(),
+        logprob_start_len: logprobs.as_ref().map_or(-1, |wish| wish.start_len),
+        top_logprobs_num: logprobs.as_ref().map_or(0, |wish| wish.top),
+        token_ids_logprob: logprobs.map(|wish| wish.token_ids).unwrap_or_default(),
+        priority: wish.priority,
+        extra_key: wish.extra_key,
+        cache_salt: wish.cache_salt,
+        trace: trace.to_vec(),
+        ..GenerateSpec::default()
+    };
+    Ok(PreparedPrompt { spec, decoding, live, is_rid: wish.id.is_rid })
+}
+
+/// Tokens of output that the context leaves; `None` where the worker does not tell its context.
+fn remaining(num_tokens: usize, info: &ModelInfo) -> Option<u32> {
+    let context = info.max_context_length as usize;
+    (context > 0).then(|| u32::try_from(context.saturating_sub(num_tokens)).unwrap_or(u32::MAX))
+}
+
+fn decoding(sampling: &Sampling, served: &Served) -> Result<Decoding, Failure> {
+    let mut stop_ids = Vec::new();
+    // `no_stop_trim` keeps what ended the answer; `ignore_eos` lets nothing end it.
+    if !sampling.ignore_eos && !sampling.no_stop_trim {
+        stop_ids.extend_from_slice(&sampling.stop_token_ids);
+        stop_ids.extend_from_slice(served.tokenizer.eos_token_ids());
+        stop_ids.extend_from_slice(&served.info.eos_token_ids);
+        stop_ids.sort_unstable();
+    }
+    let has_stops = !sampling.stop.is_empty() || !sampling.stop_regex.is_empty();
+    let num_matchers = if has_stops { sampling.n } else { 0 };
+    let matcher =
+        |_| StopMatcher::new(sampling.stop.clone(), sampling.stop_regex.clone(), sampling.no_stop_trim);
+    let matchers = (0..num_matchers).map(matcher).collect::<Result<_, _>>()?;
+    Ok(Decoding { skip_special_tokens: sampling.skip_special_tokens, stop_ids, matchers })
+}
+
+/// The client's values over the model's defaults over the built-in ones.
+fn sampling(wish: Sampling, info: &ModelInfo, remaining: Option<u32>) -> smg_engine_client::Sampling {
+    let model = |name: &str| {
+        let value = info.preferred_sampling_params.get(name).or_else(|| info.default_sampling_params.get(name));
+        value.and_then(Value::as_f64)
+    };
+    let number = |given: Option<f32>, name: &str, built_in: f32| {
+        given.or_else(|| model(name).map(|value| value as f32)).unwrap_or(built_in)
+    };
+    let top_k = wish.top_k.or_else(|| model("top_k").map(|value| value as i32));
+    smg_engine_client::Sampling {
+        temperature: number(wish.temperature, "temperature", 1.0),
+        top_p: number(wish.top_p, "top_p", 1.0),
+        // 0 is what some model publishers write for "off".
+        top_k: top_k.filter(|k| *k != 0).unwrap_or(-1),
+        min_p: number(wish.min_p, "min_p", 0.0),
+        frequency_penalty: number(wish.frequency_penalty, "frequency_penalty", 0.0),
+        presence_penalty: number(wish.presence_penalty, "presence_penalty", 0.0),
+        repetition_penalty: number(wish.repetition_penalty, "repetition_penalty", 1.0),
+        max_new_tokens: wish.max_new_tokens.or(remaining),
+        min_new_tokens: wish.min_new_tokens,
+        stop: wish.stop,
+        stop_token_ids: wish.stop_token_ids,
+        stop_regex: wish.stop_regex,
+        ignore_eos: wish.ignore_eos,
+        no_stop_trim: wish.no_stop_trim,
+        skip_special_tokens: wish.skip_special_tokens,
+        spaces_between_special_tokens: wish.spaces_between_special_tokens,
+        n: wish.n,
+        stream_interval: wish.stream_interval,
+        logit_bias: wish.logit_bias.into_iter().collect(),
+        seed: wish.seed,
+        ..smg_engine_client::Sampling::default()
+    }
+}

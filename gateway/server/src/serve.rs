@@ -1,0 +1,141 @@
+//! The life of a gateway: build, listen, serve, drain.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use smg_config::GatewayConfig;
+use smg_engine_client::{Connector, SystemConnector};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    app,
+    connections::Connections,
+    context::Context,
+    transport::{Binder, Listener, SystemBinder},
+};
+
+/// Connections that ended their last answer get this long to close.
+const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Aborts that are still on their way to workers get this long at the end.
+const TASKS_LIMIT: Duration = Duration::from_secs(6);
+
+/// What the gateway takes from the world outside.
+pub struct Environment {
+    pub binder: Arc<dyn Binder>,
+    pub connector: Arc<dyn Connector>,
+    pub shutdown: Shutdown,
+    /// Everything that the gateway runs in the background. Waited for before `serve` returns.
+    pub tasks: TaskTracker,
+    /// Called once, when the gateway listens.
+    pub on_listening: Box<dyn FnOnce(Listening) + Send>,
+}
+
+/// How a gateway is told to end.
+#[derive(Clone, Default)]
+pub struct Shutdown {
+    /// Finish what runs, take nothing new.
+    pub drain: CancellationToken,
+    /// End at once.
+    pub now: CancellationToken,
+}
+
+/// Where a gateway listens.
+#[derive(Clone, Copy, Debug)]
+pub struct Listening {
+    pub address: SocketAddr,
+    pub num_workers: usize,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("cannot listen on {host}:{port} ({flag}): {source}; choose another port or end the program that has it")]
+    Bind { host: String, port: u16, flag: &'static str, source: io::Error },
+    #[error("--worker-urls: {0}")]
+    Worker(String),
+    #[error("--policy: {0}")]
+    Policy(String),
+    #[error("--chat-template: cannot read {path}: {source}")]
+    ChatTemplate { path: String, source: io::Error },
+    #[error("cannot set up metrics: {0}")]
+    Metrics(#[from] metrics_exporter_prometheus::BuildError),
+}
+
+/// Serves until told to end; returns after everything that ran has ended.
+pub async fn serve(config: GatewayConfig, mut env: Environment) -> Result<(), ServeError> {
+    let cx = Arc::new(Context::new(&config, &env)?);
+    let server = &config.server;
+    let main = bind(&env, &server.host, server.port, "--port").await?;
+    let metrics = match config.metrics.prometheus_port {
+        Some(port) => Some(bind(&env, &config.metrics.prometheus_host, port, "--prometheus-port").await?),
+        None => None,
+    };
+    let background = CancellationToken::new();
+    cx.start_workers(&config, &env, &background)?;
+    cx.telemetry.keep_up(&env.tasks, background.clone());
+
+    let connections = Connections::new(&cx.telemetry);
+    let listening = Listening {
+        address: main.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], server.port))),
+        num_workers: server.worker_urls.len(),
+    };
+    connections.accept(main, app::router(cx.clone()), &env.tasks);
+    if let Some(listener) = metrics {
+        connections.accept(listener, app::metrics_router(cx.clone()), &env.tasks);
+    }
+    std::mem::replace(&mut env.on_listening, Box::new(|_| ()))(listening);
+
+    let grace = config.requests.shutdown_grace_period();
+    let shutdown = env.shutdown.clone();
+    if shutdown.now.run_until_cancelled(drain(&cx, &shutdown, &connections, grace)).await.is_none() {
+        tracing::warn!(running = cx.lifecycle.num_running(), "ending at once");
+    }
+    background.cancel();
+    connections.cut();
+    env.tasks.close();
+    let ended = tokio::time::timeout(TASKS_LIMIT, env.tasks.wait());
+    if shutdown.now.run_until_cancelled(ended).await.is_some_and(|ended| ended.is_err()) {
+        tracing::warn!(tasks = env.tasks.len(), "background work did not end in time");
+    }
+    Ok(())
+}
+
+async fn bind(
+    env: &Environment,
+    host: &str,
+    port: u16,
+    flag: &'static str,
+) -> Result<Box<dyn Listener>, ServeError> {
+    let bound = env.binder.bind(host, port).await;
+    bound.map_err(|source| ServeError::Bind { host: host.to_owned(), port, flag, source })
+}
+
+/// Waits for the signal, then for the generations that run.
+async fn drain(cx: &Context, shutdown: &Shutdown, connections: &Connections, grace: Duration) {
+    shutdown.drain.cancelled().await;
+    // Readiness turns off first; the listener stays open to say so.
+    cx.lifecycle.drain();
+    tracing::info!(running = cx.lifecycle.num_running(), ?grace, "draining");
+    if tokio::time::timeout(grace, cx.lifecycle.finished()).await.is_err() {
+        tracing::warn!(running = cx.lifecycle.num_running(), "the grace period is over");
+        return;
+    }
+    connections.close();
+    if tokio::time::timeout(CLOSE_LIMIT, connections.closed()).await.is_err() {
+        tracing::debug!("some connections did not close in time");
+    }
+}
+
+// === impl Environment ===
+
+impl Environment {
+    /// The operating system's sockets.
+    pub fn system(shutdown: Shutdown, on_listening: impl FnOnce(Listening) + Send + 'static) -> Self {
+        Self {
+            binder: Arc::new(SystemBinder),
+            connector: Arc::new(SystemConnector),
+            shutdown,
+            tasks: TaskTracker::new(),
+            on_listening: Box::new(on_listening),
+        }
+    }
+}

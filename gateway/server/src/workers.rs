@@ -1,0 +1,235 @@
+//! The workers as the gateway sees them: their clients, what they serve, and the choice among them.
+
+mod load;
+mod watch;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use parking_lot::RwLock;
+use smg_api::ApiError;
+use smg_engine_client::{EngineClient, ModelInfo};
+use smg_routing::{
+    PagedPrompt, Policy, PrefixIndex, Query, Role, RouteRequest, SelectError, Worker, WorkerId, WorkerInfo,
+    WorkerSet, WorkerState,
+};
+use smg_tokenizer::Tokenizer;
+use tokio::{sync::Notify, time::Instant};
+
+pub(crate) use self::watch::Watch;
+pub use self::{load::TokenizerSource, watch::ProbeTimes};
+use crate::error::{Failure, RETRY_AFTER};
+
+/// All workers, and the one policy that chooses among them.
+pub struct Fleet {
+    pub set: WorkerSet,
+    pub prefixes: PrefixIndex,
+    pub policy: Box<dyn Policy>,
+    members: RwLock<HashMap<WorkerId, Arc<Member>>>,
+    /// Held while a tokenizer is built, so that workers of one model end up sharing it.
+    building: tokio::sync::Mutex<()>,
+}
+
+/// One worker: its routing entry, its client, and what it told about itself.
+pub struct Member {
+    pub worker: Arc<Worker>,
+    pub client: EngineClient,
+    served: ArcSwapOption<Served>,
+    /// What it is doing, in words, for people.
+    progress: ArcSwap<String>,
+    /// Set when it may have been restarted: what it serves is read again before it takes traffic.
+    stale: AtomicBool,
+    probe_now: Notify,
+}
+
+/// What a ready worker serves.
+pub struct Served {
+    pub model: Arc<str>,
+    pub info: ModelInfo,
+    pub tokenizer: Tokenizer,
+    /// Seconds since the epoch when this was learned.
+    pub since: u64,
+    fingerprint: u64,
+}
+
+/// A worker that was chosen for one prompt; it counts as its load until dropped.
+pub struct Chosen {
+    pub guard: smg_routing::LoadGuard,
+    pub member: Arc<Member>,
+    /// Prompt tokens that the worker is believed to hold.
+    pub predicted_cached: usize,
+}
+
+// === impl Fleet ===
+
+impl Fleet {
+    pub fn new(set: WorkerSet, policy: Box<dyn Policy>, prefixes: PrefixIndex) -> Self {
+        Self { set, prefixes, policy, members: RwLock::default(), building: tokio::sync::Mutex::default() }
+    }
+
+    pub(crate) fn add(&self, url: &str, client: EngineClient) -> Result<Arc<Member>, smg_routing::AddWorkerError> {
+        let worker = self.set.add(url, WorkerInfo::default())?;
+        let member = Arc::new(Member {
+            worker: worker.clone(),
+            client,
+            served: ArcSwapOption::empty(),
+            progress: ArcSwap::from_pointee("connecting".to_owned()),
+            stale: AtomicBool::new(false),
+            probe_now: Notify::new(),
+        });
+        self.members.write().insert(worker.id(), member.clone());
+        Ok(member)
+    }
+
+    /// All workers in the order of their registration.
+    pub fn members(&self) -> Vec<Arc<Member>> {
+        let members = self.members.read();
+        self.set.list().iter().filter_map(|worker| members.get(&worker.id()).cloned()).collect()
+    }
+
+    pub fn ready(&self) -> Vec<Arc<Member>> {
+        let mut members = self.members();
+        members.retain(|member| member.worker.state() == WorkerState::Ready);
+        members
+    }
+
+    /// Any ready worker, the first registered one.
+    pub fn first_ready(&self) -> Result<Arc<Member>, Failure> {
+        self.ready().into_iter().next().ok_or_else(|| no_ready_worker(None))
+    }
+
+    /// What is served under `model`. `None` means the only model there is.
+    pub fn served(&self, model: Option<&str>) -> Result<Arc<Served>, Failure> {
+        let members = self.members();
+        let matches = |info: &WorkerInfo| model.is_none_or(|model| info.serves(model));
+        let known: Vec<&Arc<Member>> =
+            members.iter().filter(|m| m.served.load().is_some() && matches(&m.worker.info())).collect();
+        if model.is_none() {
+            self.check_one_model()?;
+        }
+        if let Some(ready) = known.iter().find(|m| m.worker.state() == WorkerState::Ready) {
+            return ready.served().ok_or_else(|| no_ready_worker(model));
+        }
+        let models = self.set.models();
+        let untold = members.iter().any(|member| member.served.load().is_none());
+        match model {
+            // While a worker has not told what it serves, nobody knows that the model is unknown.
+            Some(name) if known.is_empty() && !untold => {
+                let served: Vec<&str> = models.iter().map(String::as_str).collect();
+                Err(ApiError::model_not_found(name, &served).into())
+            }
+            _ => Err(no_ready_worker(model)),
+        }
+    }
+
+    fn check_one_model(&self) -> Result<(), Failure> {
+        let models = self.set.models();
+        if models.len() <= 1 {
+            return Ok(());
+        }
+        let message = format!("`model` is missing; this server has: {}", models.join(", "));
+        Err(ApiError::missing("model", message).into())
+    }
+
+    /// Chooses a worker for a prompt and counts the prompt as its load at once. `avoid` lists workers that
+    /// already failed on it.
+    pub fn choose(&self, model: &str, prompt: &Routable<'_>, avoid: &[WorkerId]) -> Result<Chosen, Failure> {
+        let pages = PagedPrompt::new(prompt.tokens, prompt.namespace);
+        let cached = self.prefixes.match_prompt(&pages);
+        let query = Query {
+            model: Some(model),
+            role: Role::Regular,
+            request: RouteRequest {
+                prompt_tokens: prompt.tokens.len(),
+                expected_output_tokens: prompt.expected_output_tokens,
+            },
+            cached: &cached,
+            avoid,
+            now: Instant::now().into_std(),
+        };
+        let guard = self.set.select(&query, self.policy.as_ref(), &mut rand::rng())?;
+        let id = guard.worker().id();
+        let predicted_cached = cached.iter().find(|(worker, _)| *worker == id).map_or(0, |(_, tokens)| *tokens);
+        self.prefixes.insert_prompt(id, &pages);
+        let member = self.members.read().get(&id).cloned().ok_or_else(|| no_ready_worker(Some(model)))?;
+        Ok(Chosen { guard, member, predicted_cached })
+    }
+
+    /// Whether a worker could be chosen that is not in `avoid`.
+    pub fn has_other(&self, model: &str, avoid: &[WorkerId]) -> bool {
+        let now = Instant::now().into_std();
+        self.set.ready(Some(model)).iter().any(|w| !avoid.contains(&w.id()) && w.is_available(now))
+    }
+}
+
+/// What routing looks at in a prompt.
+pub struct Routable<'a> {
+    pub tokens: &'a [u32],
+    /// Separates prompts whose caches are apart although their tokens are equal.
+    pub namespace: &'a str,
+    pub expected_output_tokens: usize,
+}
+
+fn no_ready_worker(model: Option<&str>) -> Failure {
+    let message = match model {
+        Some(model) => {
+            let shown: String = model.chars().take(200).collect();
+            format!("no worker is ready to serve `{shown}`; GET /workers shows what each is doing")
+        }
+        None => "no worker is ready; GET /workers shows what each is doing".to_owned(),
+    };
+    ApiError::unavailable(message, RETRY_AFTER).into()
+}
+
+impl From<SelectError> for Failure {
+    fn from(error: SelectError) -> Self {
+        match &error {
+            SelectError::UnknownModel { model, known } => {
+                let served: Vec<&str> = known.iter().map(String::as_str).collect();
+                ApiError::model_not_found(model, &served).into()
+            }
+            SelectError::Unavailable { retry_after, .. } => {
+                let seconds = retry_after.map_or(u64::from(RETRY_AFTER), |wait| wait.as_secs() + 1);
+                let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
+                ApiError::unavailable(error.to_string(), seconds).into()
+            }
+        }
+    }
+}
+
+// === impl Member ===
+
+impl Member {
+    /// What it serves; `None` until it told.
+    pub fn served(&self) -> Option<Arc<Served>> {
+        self.served.load_full()
+    }
+
+    pub fn progress(&self) -> Arc<String> {
+        self.progress.load_full()
+    }
+
+    /// The connection to it broke: it may be gone, or another process may answer there now.
+    pub fn suspect(&self) {
+        self.stale.store(true, Ordering::Relaxed);
+        self.probe_now.notify_one();
+    }
+}
+
+// === impl Served ===
+
+impl Served {
+    /// Ids below this exist.
+    pub fn vocab_size(&self) -> usize {
+        match self.info.vocab_size {
+            0 => self.tokenizer.vocab_size(),
+            told => told as usize,
+        }
+    }
+}

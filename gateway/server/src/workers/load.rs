@@ -1,0 +1,152 @@
+//! What a worker that came up is asked for: its model, and the files to tokenize for it.
+
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::Ordering},
+    time::SystemTime,
+};
+
+use smg_engine_client::{EngineError, ModelInfo};
+use smg_routing::{Role, WorkerInfo};
+use smg_tokenizer::{Tokenizer, TokenizerError, TokenizerFiles};
+use tokio_util::task::TaskTracker;
+
+use super::{Fleet, Member, Served};
+
+/// Where tokenizers come from besides the workers themselves.
+#[derive(Clone, Default)]
+pub struct TokenizerSource {
+    /// Used for every model instead of what the worker has.
+    pub folder: Option<PathBuf>,
+    /// Used instead of the template that came with the tokenizer.
+    pub chat_template: Option<String>,
+}
+
+/// Why a worker that answers cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LoadError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    #[error("the worker names neither a served model nor a model path")]
+    Nameless,
+    #[error(
+        "the worker does not hand out its tokenizer ({refusal}) and its folder {folder:?} is not readable here; \
+         give --tokenizer-path"
+    )]
+    NoTokenizer { refusal: String, folder: String },
+    #[error("building the tokenizer failed: {0}")]
+    Interrupted(#[from] tokio::task::JoinError),
+}
+
+/// A tokenizer's files and a digest that tells whether two workers have the same.
+struct Source {
+    files: TokenizerFiles,
+    fingerprint: u64,
+}
+
+impl Fleet {
+    /// Asks a healthy worker what it serves, and keeps the answer.
+    pub(super) async fn load(
+        &self,
+        member: &Member,
+        source: &TokenizerSource,
+        tasks: &TaskTracker,
+    ) -> Result<(), LoadError> {
+        member.progress.store(Arc::new("reading its model information".to_owned()));
+        let info = member.client.model_info().await?;
+        let model: Arc<str> = info.model_id().into();
+        if model.is_empty() {
+            return Err(LoadError::Nameless);
+        }
+        member.progress.store(Arc::new("fetching its tokenizer".to_owned()));
+        let files = source.read(member, &info, tasks).await?;
+        let fingerprint = files.fingerprint;
+        let tokenizer = self.tokenizer(files, tasks).await?;
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_secs());
+        member.worker.set_info(WorkerInfo {
+            model: Some(model.to_string()),
+            role: Role::Regular,
+            labels: labels(&info),
+            ..WorkerInfo::default()
+        });
+        member.served.store(Some(Arc::new(Served { model, info, tokenizer, since, fingerprint })));
+        member.progress.store(Arc::new("ready".to_owned()));
+        member.stale.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A tokenizer for these files: that of another worker if it has the same ones.
+    async fn tokenizer(&self, source: Source, tasks: &TaskTracker) -> Result<Tokenizer, LoadError> {
+        let _building = self.building.lock().await;
+        let others = self.members();
+        let same = others.iter().filter_map(|m| m.served()).find(|s| s.fingerprint == source.fingerprint);
+        if let Some(same) = same {
+            return Ok(same.tokenizer.clone());
+        }
+        // Large vocabularies take a second of computing.
+        Ok(tasks.spawn_blocking(move || Tokenizer::new(source.files)).await??)
+    }
+}
+
+impl TokenizerSource {
+    async fn read(&self, member: &Member, info: &ModelInfo, tasks: &TaskTracker) -> Result<Source, LoadError> {
+        if let Some(folder) = &self.folder {
+            return self.read_folder(folder.clone(), tasks).await;
+        }
+        let refusal = match member.client.tokenizer_files().await {
+            Ok(files) => return Ok(self.source(fingerprint_of_map(&files), TokenizerFiles::from_map(files)?)),
+            Err(refusal) => refusal,
+        };
+        let folder = if info.tokenizer_path.is_empty() { &info.model_path } else { &info.tokenizer_path };
+        if folder.is_empty() || !Path::new(folder).is_dir() {
+            return Err(LoadError::NoTokenizer { refusal: refusal.message(), folder: folder.clone() });
+        }
+        self.read_folder(folder.into(), tasks).await
+    }
+
+    async fn read_folder(&self, folder: PathBuf, tasks: &TaskTracker) -> Result<Source, LoadError> {
+        let files = tasks.spawn_blocking(move || TokenizerFiles::read_dir(&folder)).await??;
+        Ok(self.source(fingerprint_of_files(&files), files))
+    }
+
+    fn source(&self, fingerprint: u64, mut files: TokenizerFiles) -> Source {
+        if let Some(template) = &self.chat_template {
+            files.chat_template = Some(template.clone());
+        }
+        Source { files, fingerprint }
+    }
+}
+
+fn fingerprint_of_map(files: &BTreeMap<String, Vec<u8>>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    files.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn fingerprint_of_files(files: &TokenizerFiles) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    files.tokenizer_json.hash(&mut hasher);
+    files.chat_template.hash(&mut hasher);
+    for json in [&files.tokenizer_config, &files.config, &files.generation_config] {
+        json.as_ref().map(ToString::to_string).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+fn labels(info: &ModelInfo) -> BTreeMap<String, String> {
+    let entries = [
+        ("model_path", info.model_path.clone()),
+        ("tokenizer_path", info.tokenizer_path.clone()),
+        ("weight_version", info.weight_version.clone()),
+        ("model_type", info.model_type.clone()),
+        ("architectures", info.architectures.join(",")),
+        ("max_context_length", info.max_context_length.to_string()),
+        ("vocab_size", info.vocab_size.to_string()),
+    ];
+    let named = entries.into_iter().filter(|(_, value)| !value.is_empty());
+    named.map(|(name, value)| (name.to_owned(), value)).collect()
+}

@@ -1,0 +1,169 @@
+//! One task per worker: probes it, learns what it serves, and keeps its state true.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use smg_engine_client::{EngineError, StatusClass};
+use smg_routing::{Probe, WorkerState};
+use tokio::time::Instant;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{Fleet, Member, TokenizerSource};
+use crate::telemetry::Telemetry;
+
+/// A worker that loads, or whose last probe failed, is looked at again after this.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The same for a worker that did not come up in time, where no interval is set.
+const LATE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// When workers are probed.
+#[derive(Clone, Copy)]
+pub struct ProbeTimes {
+    /// Between two probes of a healthy worker. `None`: it is not probed again.
+    pub interval: Option<Duration>,
+    pub timeout: Duration,
+    /// Between two looks at a worker that is not up yet.
+    pub startup_interval: Duration,
+    /// A worker that is not up after this long is looked at less often.
+    pub startup_limit: Duration,
+}
+
+/// Everything that a worker's task needs.
+pub(crate) struct Watch {
+    pub fleet: Arc<Fleet>,
+    pub member: Arc<Member>,
+    pub times: ProbeTimes,
+    pub source: TokenizerSource,
+    pub telemetry: Telemetry,
+    pub tasks: TaskTracker,
+}
+
+impl Watch {
+    /// Runs until `stop` fires.
+    pub async fn run(self, stop: CancellationToken) {
+        let started = Instant::now();
+        let mut is_late = false;
+        while let Some(mut wait) = stop.run_until_cancelled(self.look()).await {
+            if self.member.served().is_none() && started.elapsed() >= self.times.startup_limit {
+                wait = Some(self.times.interval.unwrap_or(LATE_INTERVAL));
+                self.report_late(&mut is_late);
+            }
+            let pause = async {
+                tokio::select! {
+                    () = self.member.probe_now.notified() => {}
+                    () = sleep_or_never(wait) => {}
+                }
+            };
+            if stop.run_until_cancelled(pause).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// One probe and what follows from it. Returns the time to the next; `None`: only when asked.
+    async fn look(&self) -> Option<Duration> {
+        let (probe, words) = self.probe().await;
+        self.telemetry.health_check(probe == Probe::Healthy);
+        let probe = match probe {
+            Probe::Healthy if self.must_load() => self.learn().await,
+            other => {
+                self.member.progress.store(Arc::new(words));
+                other
+            }
+        };
+        let worker = &self.member.worker;
+        if let Some(state) = worker.observe(probe) {
+            self.report(state);
+        }
+        if worker.state() != WorkerState::Ready {
+            self.member.stale.store(true, Ordering::Relaxed);
+        }
+        match (worker.state(), probe) {
+            (WorkerState::Ready, Probe::Healthy) => self.times.interval,
+            (WorkerState::Loading, _) => Some(self.times.startup_interval.min(RECHECK_INTERVAL)),
+            _ => Some(self.times.interval.map_or(RECHECK_INTERVAL, |interval| interval.min(RECHECK_INTERVAL))),
+        }
+    }
+
+    async fn probe(&self) -> (Probe, String) {
+        match tokio::time::timeout(self.times.timeout, self.member.client.health()).await {
+            Ok(Ok(health)) if health.healthy => (Probe::Healthy, "ready".to_owned()),
+            // A worker that never served is still on its way, whatever it calls that.
+            Ok(Ok(health)) => (self.unless_served(Probe::Failed), health.message),
+            Ok(Err(error)) if is_loading(&error) => (Probe::Loading, error.message()),
+            Ok(Err(error)) => {
+                if is_broken(&error) {
+                    self.member.stale.store(true, Ordering::Relaxed);
+                }
+                (Probe::Failed, error.message())
+            }
+            Err(_) => (Probe::Failed, format!("no answer to a probe within {:?}", self.times.timeout)),
+        }
+    }
+
+    fn unless_served(&self, probe: Probe) -> Probe {
+        if self.member.served().is_some() { probe } else { Probe::Loading }
+    }
+
+    fn must_load(&self) -> bool {
+        self.member.served().is_none() || self.member.stale.load(Ordering::Relaxed)
+    }
+
+    /// Reads what the worker serves; a worker that cannot be read is not used.
+    async fn learn(&self) -> Probe {
+        let before = self.member.served();
+        match self.fleet.load(&self.member, &self.source, &self.tasks).await {
+            Ok(()) => {
+                if before.is_some() {
+                    // A restart emptied its cache.
+                    self.fleet.prefixes.remove_worker(self.member.worker.id());
+                }
+                Probe::Healthy
+            }
+            Err(error) => {
+                tracing::warn!(worker = self.member.worker.url(), %error, "worker cannot be used yet");
+                self.member.progress.store(Arc::new(error.to_string()));
+                Probe::Failed
+            }
+        }
+    }
+
+    fn report_late(&self, was_late: &mut bool) {
+        let limit = self.times.startup_limit.as_secs();
+        let words = format!("not ready after {limit} s (--worker-startup-timeout-secs): {}", self.member.progress());
+        if !std::mem::replace(was_late, true) {
+            tracing::error!(worker = self.member.worker.url(), "worker is {words}");
+        }
+        self.member.progress.store(Arc::new(words));
+    }
+
+    fn report(&self, state: WorkerState) {
+        let url = self.member.worker.url();
+        let progress = self.member.progress();
+        let model = self.member.served().map_or_else(String::new, |served| served.model.to_string());
+        match state {
+            WorkerState::Ready => tracing::info!(worker = url, model, "worker is ready"),
+            _ => tracing::warn!(worker = url, state = state.name(), reason = %progress, "worker left service"),
+        }
+    }
+}
+
+/// The worker is there and says itself that it does not serve yet.
+fn is_loading(error: &EngineError) -> bool {
+    matches!(error, EngineError::Status { class: StatusClass::Unavailable, .. })
+}
+
+/// The connection is gone; who answers next may be another process.
+fn is_broken(error: &EngineError) -> bool {
+    matches!(error, EngineError::Connect { .. } | EngineError::Disconnected { .. })
+}
+
+async fn sleep_or_never(wait: Option<Duration>) {
+    match wait {
+        Some(wait) => tokio::time::sleep(wait).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,80 @@
+//! A network inside the process: connections without sockets, so that tests with a paused clock never wait for
+//! the system.
+
+use std::collections::HashMap;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::Stream;
+use parking_lot::Mutex;
+use smg_engine_client::{Address, BoxFuture, BoxedIo, Connector};
+use tokio::io::DuplexStream;
+use tokio::sync::mpsc;
+
+/// Bytes in flight per direction of a connection.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// Listeners by address. Clones share them.
+#[derive(Clone, Default)]
+pub struct MemoryNetwork {
+    places: Arc<Mutex<HashMap<Address, Place>>>,
+}
+
+enum Place {
+    Listener(mpsc::UnboundedSender<DuplexStream>),
+    BlackHole,
+}
+
+impl MemoryNetwork {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Accepts connections at an address until the listener is dropped; takes over from an earlier listener.
+    pub fn listen(&self, address: Address) -> MemoryListener {
+        let (sender, accepted) = mpsc::unbounded_channel();
+        self.places.lock().insert(address, Place::Listener(sender));
+        MemoryListener { accepted }
+    }
+
+    /// Leaves every attempt to connect to an address without an answer.
+    pub fn swallow(&self, address: Address) {
+        self.places.lock().insert(address, Place::BlackHole);
+    }
+}
+
+impl Connector for MemoryNetwork {
+    fn connect(&self, address: &Address) -> BoxFuture<'static, io::Result<BoxedIo>> {
+        let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
+        match self.places.lock().get(address) {
+            Some(Place::BlackHole) => Box::pin(std::future::pending()),
+            Some(Place::Listener(listener)) => {
+                let (near, far) = tokio::io::duplex(BUFFER_BYTES);
+                let connected = listener
+                    .send(far)
+                    .map(|()| Box::new(near) as BoxedIo)
+                    .map_err(|_| refused());
+                Box::pin(std::future::ready(connected))
+            }
+            None => Box::pin(std::future::ready(Err(refused()))),
+        }
+    }
+}
+
+/// The accepted connections of an address.
+pub struct MemoryListener {
+    accepted: mpsc::UnboundedReceiver<DuplexStream>,
+}
+
+impl Stream for MemoryListener {
+    type Item = io::Result<DuplexStream>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut()
+            .accepted
+            .poll_recv(cx)
+            .map(|connection| connection.map(Ok))
+    }
+}
