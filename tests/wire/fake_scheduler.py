@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -122,7 +123,7 @@ class Worker:
 
 def write_tokenizer_files(folder: Path) -> None:
     for name in ("tokenizer.json", "config.json", "tokenizer_config.json"):
-        (folder / name).write_text('{"name": "%s"}' % name)
+        (folder / name).write_text(json.dumps({"name": name}))
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     (folder / "model.gguf").write_bytes(b"not bundled")
 

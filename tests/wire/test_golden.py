@@ -53,9 +53,7 @@ def test_every_sampling_parameter_arrives() -> None:
 def test_every_request_field_arrives() -> None:
     request = golden("generate_request")
     request.sampling_params.min_new_tokens = 0  # the golden one asks for more than it allows
-    inputs = grpc_convert.generate_inputs(
-        request, vocab_size=49153, context_len=100, deadline=12.5
-    )
+    inputs = grpc_convert.generate_inputs(request, vocab_size=49153, context_len=100, deadline=12.5)
     assert [entry.rid for entry in inputs] == ["req-7#0", "req-7#1"]
     for entry in inputs:
         assert entry.input_ids == [1, 300, 49151]

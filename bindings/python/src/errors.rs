@@ -2,8 +2,9 @@
 
 use pyo3::PyErr;
 use pyo3::create_exception;
-use pyo3::exceptions::PyValueError;
-use smg::{config, text};
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use smg::embedded::EmbeddedError;
+use smg::{ServeError, config, text};
 
 create_exception!(
     sglang_router.sglang_router_rs,
@@ -17,6 +18,11 @@ pub enum Failure {
     Text(String),
     /// An option's name or value.
     Options(String),
+    /// The operating system refuses a port or a thread.
+    System(std::io::Error, String),
+    Gateway(String),
+    /// A call that does not fit what was called before.
+    State(&'static str),
     Python(PyErr),
 }
 
@@ -45,6 +51,19 @@ impl From<config::ConfigError> for Failure {
     }
 }
 
+impl From<EmbeddedError> for Failure {
+    fn from(error: EmbeddedError) -> Self {
+        let message = error.to_string();
+        match error {
+            EmbeddedError::Serve(ServeError::Bind { source, .. }) | EmbeddedError::Threads(source) => {
+                Self::System(source, message)
+            }
+            EmbeddedError::Serve(ServeError::Worker(_) | ServeError::Policy(_)) => Self::Options(message),
+            EmbeddedError::Serve(_) | EmbeddedError::Panicked => Self::Gateway(message),
+        }
+    }
+}
+
 impl From<PyErr> for Failure {
     fn from(error: PyErr) -> Self {
         Self::Python(error)
@@ -56,6 +75,13 @@ impl From<Failure> for PyErr {
         match failure {
             Failure::Text(message) => TextError::new_err(message),
             Failure::Options(message) => PyValueError::new_err(message),
+            // With the number, Python makes it the right subclass of OSError.
+            Failure::System(error, message) => match error.raw_os_error() {
+                Some(number) => PyOSError::new_err((number, message)),
+                None => PyOSError::new_err(message),
+            },
+            Failure::Gateway(message) => PyRuntimeError::new_err(message),
+            Failure::State(message) => PyRuntimeError::new_err(message),
             Failure::Python(error) => error,
         }
     }

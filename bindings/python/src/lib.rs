@@ -1,6 +1,7 @@
 //! `sglang_router.sglang_router_rs`: the gateway and its text library for Python. Newtypes and one error map.
 
 mod errors;
+mod gateway;
 mod json;
 mod options;
 mod text;
@@ -32,6 +33,8 @@ fn get_verbose_version_string() -> String {
 mod sglang_router_rs {
     #[pymodule_export]
     use super::errors::TextError;
+    #[pymodule_export]
+    use super::gateway::{FrontDoor, Router, run};
     #[pymodule_export]
     use super::options::{PolicyType, option_schema};
     #[pymodule_export]

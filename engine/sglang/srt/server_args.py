@@ -328,6 +328,12 @@ def resolve_server_args(
     settings = parser.collect(flags, argv, [*own, *others])
     values = {name: value for name, value in settings.values.items() if name in own_names}
     front_door = {name: value for name, value in settings.values.items() if name not in own_names}
+    if values.get("grpc_mode"):
+        # A whole fleet may share variables that are meant for its gateway.
+        for name in [n for n, origin in settings.origins.items() if origin.startswith("variable")]:
+            front_door.pop(name, None)
+            if name == "api_key":
+                del values[name]
     if not needs_model:
         values.setdefault("model_path", NO_MODEL)
     if "model_path" not in values:

@@ -5,8 +5,8 @@
 //!
 //! # Layout
 //!
-//! - [`body`]: bytes → fields, with errors that name the field.
-//! - [`unsupported`]: the one table of options that this version refuses.
+//! - `body`: bytes → fields, with errors that name the field.
+//! - `unsupported`: the one table of options that this version refuses.
 //! - [`sampling`]: the knobs that all three generating endpoints share.
 //! - [`chat`], [`completions`], [`generate`]: one folder per endpoint, request and response.
 //! - [`tokenize`], [`models`], [`usage`], [`logprobs`]: the smaller types.

@@ -47,6 +47,7 @@ const COMMON: &[Unsupported] = &[
     refused("include_stop_str_in_output"),
     refused("truncate_prompt_tokens"),
     refused("prompt_logprobs"),
+    refused_unless("best_of", &["1"]),
     // Adapters, sessions, other inputs.
     refused("lora_path"),
     refused("lora_id"),
@@ -62,6 +63,7 @@ const COMMON: &[Unsupported] = &[
     refused("bootstrap_port"),
     refused("bootstrap_room"),
     refused("bootstrap_pair_key"),
+    refused("kv_transfer_params"),
     refused("decode_tp_size"),
     refused_unless("routed_dp_rank", &["0"]),
     refused_unless("data_parallel_rank", &["0"]),
@@ -72,6 +74,7 @@ const COMMON: &[Unsupported] = &[
     refused("return_cached_tokens_details"),
     refused("return_meta_info"),
     refused("return_token_ids"),
+    refused("return_tokens_as_token_ids"),
     refused("return_prompt_token_ids"),
     refused("return_entropy"),
     refused("return_bytes"),
@@ -84,6 +87,7 @@ const CHAT: &[Unsupported] = &[
     refused("functions"),
     refused_unless("function_call", &[r#""none""#, r#""auto""#]),
     refused("input_ids"),
+    refused("echo"),
     refused("audio"),
     refused("web_search_options"),
     refused_unless("verbosity", &[r#""medium""#]),
@@ -92,7 +96,7 @@ const CHAT: &[Unsupported] = &[
 ];
 
 /// Further options of `/v1/completions`.
-const COMPLETION: &[Unsupported] = &[refused("suffix"), refused_unless("best_of", &["1"])];
+const COMPLETION: &[Unsupported] = &[refused("suffix")];
 
 /// Further options of `/generate`.
 const GENERATE: &[Unsupported] = &[

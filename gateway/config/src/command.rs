@@ -98,12 +98,14 @@ fn command_line(layers: &Layers) -> clap::Command {
         Arg::new("config")
             .long("config")
             .value_name("FILE")
+            .help_heading("Server")
             .value_parser(clap::value_parser!(PathBuf))
             .help("File with options: YAML, TOML or JSON, keys named like the flags")
     };
     let with_options = |name: &'static str, about: &'static str| {
-        let command =
-            GatewayConfig::augment_args(clap::Command::new(name).about(about).after_help(AFTER_HELP));
+        let command = GatewayConfig::augment_args(clap::Command::new(name));
+        // The doc comment of the struct is not for users.
+        let command = command.about(about).long_about(about).after_help(AFTER_HELP);
         layers.apply(command).arg(config())
     };
     let show = with_options("show", "Print every option with its value and where it came from");
@@ -207,10 +209,17 @@ fn in_one_sentence(error: &clap::Error, layers: &Layers) -> ConfigError {
     let rendered = error.to_string();
     let first = rendered.lines().next().unwrap_or_default();
     let mut sentence = first.strip_prefix("error: ").unwrap_or(first).to_owned();
+    sentence = sentence.replace("invalid digit found in string", "it must be a whole number");
     if let Some(value) = text(ContextKind::InvalidValue).filter(|_| is_secret(&command, flag.as_deref())) {
         sentence = sentence.replace(&value, MASK);
     }
-    if let Some(allowed) = text(ContextKind::ValidValue) {
+    if let Some(near) = text(ContextKind::SuggestedSubcommand) {
+        sentence.push_str(&format!("; the nearest is {near}"));
+    }
+    if error.kind() == ErrorKind::InvalidSubcommand && text(ContextKind::SuggestedSubcommand).is_none() {
+        sentence.push_str("; see smg --help");
+    }
+    if let Some(allowed) = text(ContextKind::ValidValue).filter(|allowed| !allowed.is_empty()) {
         sentence.push_str(&format!("; allowed are {allowed}"));
     }
     if let Some(origin) = flag

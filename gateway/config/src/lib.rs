@@ -4,13 +4,13 @@
 //!
 //! # Layout
 //!
-//! - [`options`]: [`GatewayConfig`], every option with its default, bounds and help.
-//! - [`command`]: the command line, from arguments to a [`Command`].
-//! - [`layers`]: flag over environment over file over default, and where each value came from.
-//! - [`file`]: the file of `--config`.
-//! - [`lacking`]: options of other gateways that this one knowingly does not have.
-//! - [`validate`]: rules that an option alone cannot express.
-//! - [`show`], [`schema`]: the options for people and for programs.
+//! - `options`: [`GatewayConfig`], every option with its default, bounds and help.
+//! - `command`: the command line, from arguments to a [`Command`].
+//! - `layers`: flag over environment over file over default, and where each value came from.
+//! - `file`: the file of `--config`.
+//! - `lacking`: options of other gateways that this one knowingly does not have.
+//! - `validate`: rules that an option alone cannot express.
+//! - `show`, `schema`: the options for people and for programs.
 
 mod command;
 mod error;

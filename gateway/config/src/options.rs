@@ -208,7 +208,7 @@ pub struct RetryOptions {
     pub retry_jitter_factor: f64,
     /// Make one attempt only
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
-    #[arg(action = clap::ArgAction::Set)]
+    #[arg(action = clap::ArgAction::Set, value_name = "true|false", hide_possible_values = true)]
     pub disable_retries: bool,
 }
 
@@ -247,7 +247,7 @@ pub struct BreakerOptions {
     pub cb_window_duration_secs: u64,
     /// Never take a worker out because of failed requests
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
-    #[arg(action = clap::ArgAction::Set)]
+    #[arg(action = clap::ArgAction::Set, value_name = "true|false", hide_possible_values = true)]
     pub disable_circuit_breaker: bool,
 }
 
@@ -278,7 +278,7 @@ pub struct HealthOptions {
     pub health_check_interval_secs: u64,
     /// Do not probe workers once they are ready
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
-    #[arg(action = clap::ArgAction::Set)]
+    #[arg(action = clap::ArgAction::Set, value_name = "true|false", hide_possible_values = true)]
     pub disable_health_check: bool,
 }
 
@@ -380,7 +380,7 @@ pub struct LogOptions {
     pub log_level: LogLevel,
     /// Log one JSON object a line
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
-    #[arg(action = clap::ArgAction::Set)]
+    #[arg(action = clap::ArgAction::Set, value_name = "true|false", hide_possible_values = true)]
     pub log_json: bool,
 }
 

@@ -230,6 +230,18 @@ fn unknown_flags_name_the_nearest_one() {
         error("launch --worker-url grpc://a:1"),
         "there is no option --worker-url; the nearest is --worker-urls"
     );
+    for (line, says) in [
+        ("lunch", "launch"),
+        ("-x", "-x"),
+        ("config shw", "show"),
+        ("completions tcsh", "bash"),
+    ] {
+        let message = error(line);
+        assert!(
+            message.contains(says) && !message.contains('\n'),
+            "{line}: {message}"
+        );
+    }
     assert_eq!(error("--zzzz"), "there is no option --zzzz; see smg --help");
 }
 
@@ -252,7 +264,7 @@ fn bad_values_are_one_sentence_with_the_flag() {
     for (line, flag, says) in [
         ("--port 70000", "--port", "70000"),
         ("--port 0", "--port", "0"),
-        ("--port abc", "--port", "abc"),
+        ("--port abc", "--port", "a whole number"),
         ("--policy best", "--policy", "cache_aware"),
         ("--cache-threshold 1.5", "--cache-threshold", "from 0 to 1"),
         ("--cache-threshold NaN", "--cache-threshold", "from 0 to 1"),

@@ -111,7 +111,7 @@ impl Signals {
 }
 
 /// Logs go to standard error. An embedding program may have set up its own logging, which then stays.
-fn start_logging(level: LogLevel, as_json: bool) {
+pub(crate) fn start_logging(level: LogLevel, as_json: bool) {
     // Other crates' debug lines are of no use to operators.
     let filter = EnvFilter::new(format!("warn,smg={0},smg_engine_client={0},smg_routing={0}", level.as_str()));
     let builder = tracing_subscriber::fmt()

@@ -7,6 +7,7 @@ mod admin;
 mod app;
 mod connections;
 mod context;
+pub mod embedded;
 mod endpoints;
 mod error;
 mod exposition;

@@ -61,12 +61,12 @@ pub enum ServeError {
 }
 
 /// Serves until told to end; returns after everything that ran has ended.
-pub async fn serve(config: GatewayConfig, mut env: Environment) -> Result<(), ServeError> {
+pub async fn serve(config: GatewayConfig, env: Environment) -> Result<(), ServeError> {
     let cx = Arc::new(Context::new(&config, &env)?);
     let server = &config.server;
-    let main = bind(&env, &server.host, server.port, "--port").await?;
+    let main = bind(&*env.binder, &server.host, server.port, "--port").await?;
     let metrics = match config.metrics.prometheus_port {
-        Some(port) => Some(bind(&env, &config.metrics.prometheus_host, port, "--prometheus-port").await?),
+        Some(port) => Some(bind(&*env.binder, &config.metrics.prometheus_host, port, "--prometheus-port").await?),
         None => None,
     };
     let background = CancellationToken::new();
@@ -82,7 +82,7 @@ pub async fn serve(config: GatewayConfig, mut env: Environment) -> Result<(), Se
     if let Some(listener) = metrics {
         connections.accept(listener, app::metrics_router(cx.clone()), &env.tasks);
     }
-    std::mem::replace(&mut env.on_listening, Box::new(|_| ()))(listening);
+    (env.on_listening)(listening);
 
     let grace = config.requests.shutdown_grace_period();
     let shutdown = env.shutdown.clone();
@@ -100,12 +100,12 @@ pub async fn serve(config: GatewayConfig, mut env: Environment) -> Result<(), Se
 }
 
 async fn bind(
-    env: &Environment,
+    binder: &dyn Binder,
     host: &str,
     port: u16,
     flag: &'static str,
 ) -> Result<Box<dyn Listener>, ServeError> {
-    let bound = env.binder.bind(host, port).await;
+    let bound = binder.bind(host, port).await;
     bound.map_err(|source| ServeError::Bind { host: host.to_owned(), port, flag, source })
 }
 

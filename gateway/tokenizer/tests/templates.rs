@@ -1,5 +1,10 @@
 //! Chat templates against the reference renderer: `golden/templates.json`, written by `reference_templates.py`.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "the functions below belong to the tests and fail by panicking"
+)]
+
 use std::path::Path;
 
 use serde_json::{Map, Value};

@@ -74,9 +74,7 @@ def test_completions_exist_for(shell: str, capsys: pytest.CaptureFixture[str]) -
     assert main(["completions", "tcsh"]) == 2
 
 
-def test_download_knows_one_model(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_download_knows_one_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         main(["download", "other"])
     assert "allowed: demo" in capsys.readouterr().err

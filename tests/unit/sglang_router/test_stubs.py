@@ -12,10 +12,10 @@ from sglang_router.version import get_verbose_version_string
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_stubtest_finds_no_difference() -> None:
+def test_stubtest_finds_no_difference(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mypy.stubtest", "sglang_router.sglang_router_rs"],
-        cwd=Path(sglang_router.__file__).parent.parent,
+        cwd=tmp_path,
         capture_output=True,
         text=True,
     )

@@ -203,6 +203,17 @@ def test_options_of_the_http_server_are_kept_apart() -> None:
     assert args.port == 5
 
 
+def test_variables_of_the_gateway_do_not_disturb_grpc_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_API_KEY", "k")
+    monkeypatch.setenv("SMG_LOG_JSON", "1")
+    log_json = Option("log_json", bool, False, "Log.", "logs", variable_name="SMG_LOG_JSON")
+    argv = ["--model-path", "m"]
+    args = prepare_server_args([*argv, "--grpc-mode"], extra=lambda: [log_json])
+    assert (args.api_key, args.front_door) == (None, {})
+    args = prepare_server_args(argv, extra=lambda: [log_json])
+    assert (args.api_key, args.front_door) == ("k", {"log_json": True})
+
+
 # ------------------------------------------------------------------ declarations
 
 

@@ -23,7 +23,7 @@ def run_gateway(arguments: Sequence[str]) -> int:
 
     # The gateway drains on Ctrl-C; Python's handler would raise KeyboardInterrupt once it is done.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return run(["smg", *arguments])
+    return run(list(arguments))
 
 
 if __name__ == "__main__":

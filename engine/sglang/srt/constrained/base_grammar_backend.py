@@ -5,12 +5,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import torch
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sglang.extension.registry import source_of
 from sglang.srt.extension_points import GRAMMAR_BACKENDS
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -67,29 +68,29 @@ class BaseGrammarObject:
         """A state of its own for another answer. Stateless grammars return themselves."""
         return self
 
-    def allocate_vocab_mask(self, vocab_size: int, batch_size: int, device: Any) -> torch.Tensor:
+    def allocate_vocab_mask(self, vocab_size: int, batch_size: int, device: Any) -> "torch.Tensor":
         """A mask for a batch, in whatever form `apply_vocab_mask` takes."""
         return self.allocate_token_mask(vocab_size, batch_size, device)
 
-    def allocate_token_mask(self, vocab_size: int, batch_size: int, device: Any) -> torch.Tensor:
+    def allocate_token_mask(self, vocab_size: int, batch_size: int, device: Any) -> "torch.Tensor":
         """Another name of `allocate_vocab_mask`: a backend implements either."""
         raise NotImplementedError
 
-    def fill_vocab_mask(self, vocab_mask: torch.Tensor, idx: int) -> None:
+    def fill_vocab_mask(self, vocab_mask: "torch.Tensor", idx: int) -> None:
         """Writes the tokens allowed now into row `idx`."""
         raise NotImplementedError
 
     @staticmethod
-    def reset_vocab_mask(vocab_mask: torch.Tensor) -> None:
+    def reset_vocab_mask(vocab_mask: "torch.Tensor") -> None:
         """Makes a used mask allow everything."""
         raise NotImplementedError
 
     @staticmethod
-    def move_vocab_mask(vocab_mask: torch.Tensor, device: Any) -> torch.Tensor:
+    def move_vocab_mask(vocab_mask: "torch.Tensor", device: Any) -> "torch.Tensor":
         raise NotImplementedError
 
     @staticmethod
-    def apply_vocab_mask(logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
+    def apply_vocab_mask(logits: "torch.Tensor", vocab_mask: "torch.Tensor") -> None:
         """Sets forbidden tokens of `logits` to -inf, in place."""
         raise NotImplementedError
 
@@ -213,7 +214,7 @@ GrammarBackendFactory = Callable[[Any, Any, int, Any], BaseGrammarBackend | None
 
 
 def register_grammar_backend(name: str, init_func: GrammarBackendFactory) -> None:
-    """Makes `init_func` available as `--grammar-backend NAME`; a taken name warns and is replaced."""
+    """Makes `--grammar-backend NAME` call `init_func`; a taken name warns and is replaced."""
     GRAMMAR_BACKEND_REGISTRY.register(name, init_func, source=source_of(init_func), replace=True)
 
 
@@ -222,8 +223,13 @@ def create_grammar_backend(
     tokenizer: Any,
     vocab_size: int,
     eos_token_ids: set[int] | None = None,
+    think_end_ids: list[int] | None = None,
 ) -> BaseGrammarBackend | None:
-    """The backend that `--grammar-backend` names; None when structured output is off."""
+    """The backend that `--grammar-backend` names; None when structured output is off.
+
+    A registered function gets the first four arguments. `think_end_ids` is for backends that let
+    a model reason before the constraint begins; a registered one has to arrange that itself.
+    """
     name = server_args.grammar_backend or "none"
     if name not in GRAMMAR_BACKEND_REGISTRY:
         known = ", ".join(GRAMMAR_BACKEND_REGISTRY.names())

@@ -1,7 +1,10 @@
 """The worker's own HTTP server: the gateway from the wheel `sglang_router`, before one worker."""
 
+import asyncio
+import contextlib
 import importlib
 import importlib.util
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,7 +44,30 @@ def _option(entry: dict[str, Any]) -> Option:
     )
 
 
-def open_front_door(args: ServerArgs, worker_socket: str) -> Any:
+class FrontDoor:
+    """An HTTP server that listens. `ended` is set when it serves no more, whatever the reason."""
+
+    def __init__(self, gateway: Any) -> None:
+        self._gateway = gateway
+        self._loop = asyncio.get_running_loop()
+        self.ended = asyncio.Event()
+        self.error: str | None = None
+        threading.Thread(target=self._watch, name="front-door-watch", daemon=True).start()
+
+    def stop(self) -> None:
+        """Readiness goes off, running requests finish, then it ends. Returns at once."""
+        self._gateway.stop()
+
+    def _watch(self) -> None:
+        try:
+            self._gateway.wait()
+        except (RuntimeError, OSError, ValueError) as error:
+            self.error = str(error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed, nobody waits
+            self._loop.call_soon_threadsafe(self.ended.set)
+
+
+async def open_front_door(args: ServerArgs, worker_socket: str) -> FrontDoor:
     """Starts to serve HTTP before the worker at a Unix socket.
 
     Raises FrontDoorUnavailable without the wheel, OSError when the port is taken, and ValueError
@@ -59,6 +85,6 @@ def open_front_door(args: ServerArgs, worker_socket: str) -> Any:
         "log_level": args.log_level,
         **({"api_key": args.api_key} if args.api_key else {}),
     }
-    front_door = importlib.import_module(WHEEL).FrontDoor(options, worker_socket)
-    front_door.start()
-    return front_door
+    gateway = importlib.import_module(WHEEL).FrontDoor(options, worker_socket)
+    await asyncio.to_thread(gateway.start)
+    return FrontDoor(gateway)

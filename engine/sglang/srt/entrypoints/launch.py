@@ -110,7 +110,7 @@ async def _serve(args: ServerArgs, folder: str, progress: ProgressLine) -> int:
         if args.grpc_mode:
             worker.sidecar = await sidecar.start_sidecar(service, args.host, args.port + 1)
         else:
-            worker.door = await asyncio.to_thread(front_door.open_front_door, args, worker_socket)
+            worker.door = await front_door.open_front_door(args, worker_socket)
         await worker.until_ready()
         progress.close()
         if client.state is WorkerState.READY:
@@ -147,7 +147,7 @@ class WorkerLife:
         self, client: SchedulerClient, server: grpc.aio.Server, process: engine.SchedulerProcess
     ) -> None:
         self.sidecar: asyncio.Server | None = None
-        self.door: Any = None
+        self.door: front_door.FrontDoor | None = None
         self._client = client
         self._server = server
         self._process = process
@@ -169,8 +169,11 @@ class WorkerLife:
         await self._first_of()
         if self._dead.is_set() or self._receiving.done():
             await self._fail()
-        else:
+        elif self._stop.is_set():
             await self._drain()
+        else:
+            reason = self.door.error if self.door and self.door.error else "no reason given"
+            self._report_failure(f"the HTTP server ended by itself: {reason}")
         return self._exit_code
 
     async def end(self) -> None:
@@ -180,7 +183,8 @@ class WorkerLife:
         if self.sidecar is not None:
             self.sidecar.close()
         if self.door is not None:
-            await asyncio.to_thread(self.door.stop)
+            self.door.stop()
+            await self._wait_for(self.door.ended, ABORT_TIMEOUT)
         await self._server.stop(ABORT_TIMEOUT)
         self._client.shut_down()
         await asyncio.to_thread(self._process.end)
@@ -189,7 +193,8 @@ class WorkerLife:
         self._client.close()
 
     async def _first_of(self, *others: "asyncio.Future[Any]") -> None:
-        waits = [asyncio.ensure_future(event.wait()) for event in (self._stop, self._dead)]
+        events = [self._stop, self._dead, *([self.door.ended] if self.door else [])]
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
         await asyncio.wait([*waits, self._receiving, *others], return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
@@ -200,27 +205,36 @@ class WorkerLife:
         else:
             await self._client.wait_failed(LAST_WORDS_TIMEOUT)
             self._client.fail(self._process.describe_end())
-        print(f"sglang: {self._client.reason}", file=sys.stderr)
+        self._report_failure(self._client.reason)
+
+    def _report_failure(self, reason: str) -> None:
+        print(f"sglang: {reason}", file=sys.stderr)
         self._exit_code = FAILURE
 
     async def _drain(self) -> None:
+        """The front door first: what it has accepted still reaches the worker."""
         limit = envs.SGLANG_DRAIN_TIMEOUT.get()
+        deadline = time.monotonic() + limit
         logger.info(
             "Ending: %d requests have %g s to finish; a second signal ends at once.",
             self._client.num_running, limit,
         )  # fmt: skip
+        if self.door is not None:
+            self.door.stop()
+            await self._wait_for(self.door.ended, limit)
         self._client.drain()
-        if not await self._idle_within(limit):
+        if not await self._wait_for(self._client.idle, deadline - time.monotonic()):
             running = self._client.abort_all("The worker is shutting down")
             logger.warning("%d requests did not finish in time and are aborted.", running)
-            await self._idle_within(ABORT_TIMEOUT)
+            await self._wait_for(self._client.idle, ABORT_TIMEOUT)
 
-    async def _idle_within(self, seconds: float) -> bool:
-        idle = asyncio.ensure_future(self._client.wait_idle())
-        dead = asyncio.ensure_future(self._dead.wait())
-        await asyncio.wait([idle, dead], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        dead.cancel()
-        return idle.done() or not idle.cancel()
+    async def _wait_for(self, event: asyncio.Event, seconds: float) -> bool:
+        """Whether the event came in time. A dead scheduler ends the wait too."""
+        waits = [asyncio.ensure_future(each.wait()) for each in (event, self._dead)]
+        await asyncio.wait(waits, timeout=max(seconds, 0), return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        return event.is_set()
 
     def _on_signal(self, number: int) -> None:
         if self._stop.is_set():

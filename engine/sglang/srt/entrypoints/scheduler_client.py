@@ -76,8 +76,8 @@ class SchedulerClient:
         self._controls: dict[int, asyncio.Future[dict[str, object]]] = {}
         self._control_ids = itertools.count(1)
         self._on_progress = on_progress
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.idle = asyncio.Event()  # set while no request runs
+        self.idle.set()
         self._failed = asyncio.Event()
         self.state = WorkerState.LOADING
         self.reason = "starting"  # why the worker is not ready, in words
@@ -108,10 +108,6 @@ class SchedulerClient:
         """From now on new requests are refused; running ones go on."""
         if self.state is not WorkerState.FAILED:
             self.state, self.reason = WorkerState.DRAINING, "the worker is shutting down"
-
-    async def wait_idle(self) -> None:
-        """Returns once no request runs."""
-        await self._idle.wait()
 
     async def wait_failed(self, timeout: float) -> None:
         """Returns once the scheduler said why it failed, or after `timeout` seconds."""
@@ -152,7 +148,7 @@ class SchedulerClient:
             raise DuplicateRequest(f"Duplicate request ID detected: {taken}")
         stream = OutputStream(rids)
         self._groups[request_id] = rids
-        self._idle.clear()
+        self.idle.clear()
         self._streams.update(dict.fromkeys(rids, stream))
         try:
             for entry in inputs:
@@ -169,7 +165,7 @@ class SchedulerClient:
             self._streams.pop(rid, None)
         self._groups.pop(request_id, None)
         if not self._groups:
-            self._idle.set()
+            self.idle.set()
         if stream.unfinished:
             rids = [rid for rid in stream.rids if rid in stream.unfinished]
             self._send_if_alive(AbortInput(rids=rids, message="The client is gone"))

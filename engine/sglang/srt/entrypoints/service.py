@@ -206,6 +206,6 @@ class EngineService:
         """Empties the prefix cache when no request runs, waiting for that up to `timeout` s."""
         if timeout > 0:
             with suppress(asyncio.TimeoutError):  # the scheduler says what still runs
-                await asyncio.wait_for(self.client.wait_idle(), timeout)
+                await asyncio.wait_for(self.client.idle.wait(), timeout)
         result = await self.client.control("flush_cache", {})
         return bool(result["success"]), str(result["message"])

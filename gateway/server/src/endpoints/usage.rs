@@ -18,10 +18,15 @@ impl Tally {
         }
     }
 
-    /// The usage so far. A prompt counts once, however many answers it has.
+    /// The usage so far.
     pub fn usage(&self, head: &Head) -> Usage {
+        self.sum(head.n)
+    }
+
+    /// A prompt counts once, however many answers it has.
+    fn sum(&self, answers_per_prompt: usize) -> Usage {
         let completion = self.0.iter().map(|counts| counts.completion).sum();
-        let prompts = || self.0.chunks(head.n.max(1));
+        let prompts = || self.0.chunks(answers_per_prompt.max(1));
         let of_prompts = |count: fn(&Counts) -> u32| {
             prompts().map(|answers| answers.iter().map(count).max().unwrap_or(0)).sum::<u32>()
         };
@@ -58,8 +63,12 @@ mod tests {
     #[test]
     fn a_prompt_counts_once_and_its_answers_each() {
         let tally = Tally(vec![counts(10, 4, 2), counts(10, 6, 9), counts(7, 1, 0), counts(7, 2, 6)]);
-        let prompts: Vec<_> = tally.0.chunks(2).map(|answers| answers[0].prompt).collect();
-        assert_eq!(prompts, [10, 7]);
-        assert_eq!(tally.0.iter().map(|c| c.completion).sum::<u32>(), 13);
+        assert_eq!(tally.sum(2), Usage::new(17, 13, 2));
+    }
+
+    #[test]
+    fn answers_that_have_not_begun_do_not_hide_the_prompt() {
+        let tally = Tally(vec![Counts::default(), counts(10, 1, 4)]);
+        assert_eq!(tally.sum(2), Usage::new(10, 1, 0));
     }
 }

@@ -88,7 +88,7 @@ fn any_ids_stream_like_decode() {
             fixture(),
             json!({"type": "WordPiece", "prefix": "##", "cleanup": true}),
         ),
-        with_decoder(fixture(), json!({"type": "BPEDecoder", "suffix": "e"})),
+        with_decoder(sentencepiece(), json!({"type": "BPEDecoder", "suffix": "</w>"})),
         with_decoder(fixture(), json!(null)),
         with_decoder(sentencepiece(), metaspace),
         with_decoder(

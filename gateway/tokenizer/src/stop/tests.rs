@@ -154,8 +154,8 @@ fn all_short_texts_give_what_the_definition_says() {
         (&["bbbb"], &["(ab|ba){2}", "é.é"]),
     ];
     for (stops, regexes) in sets {
-        for code in 0..3_u32.pow(7) {
-            let text: String = (0..7)
+        for code in 0..3_u32.pow(6) {
+            let text: String = (0..6)
                 .map(|place| ['a', 'b', 'é'][(code / 3_u32.pow(place) % 3) as usize])
                 .collect();
             let expected = by_definition(stops, regexes, &text);

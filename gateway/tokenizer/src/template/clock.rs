@@ -79,7 +79,7 @@ fn write_field(out: &mut String, directive: char, now: OffsetDateTime) -> bool {
         'y' => write!(out, "{:02}", date.year().rem_euclid(100)),
         'Y' => write!(out, "{}", date.year()),
         'z' | 'Z' => Ok(()), // Python's datetime.now() has no zone
-        'n' => write!(out, "\n"),
+        'n' => writeln!(out),
         't' => write!(out, "\t"),
         '%' => write!(out, "%"),
         _ => return false,

@@ -60,29 +60,30 @@ fn on_string(state: &State, text: &str, method: &str, args: &[Value]) -> Result<
             let at = at.ok_or_else(|| invalid(format!("{method}: {part:?} is not in the string")))?;
             Value::from(text[..at].chars().count())
         }
-        "swapcase" => {
+        "swapcase" | "casefold" | "isdecimal" => {
             let () = from_args(args)?;
-            let swap = |c: char| {
-                if c.is_uppercase() {
-                    c.to_lowercase().to_string()
-                } else {
-                    c.to_uppercase().to_string()
-                }
-            };
-            Value::from(text.chars().map(swap).collect::<String>())
-        }
-        "casefold" => {
-            let () = from_args(args)?;
-            Value::from(text.to_lowercase().replace('ß', "ss"))
+            by_character(text, method)
         }
         "zfill" | "ljust" | "rjust" | "center" => Value::from(padded(state, text, method, args)?),
-        "isdecimal" => {
-            let () = from_args(args)?;
-            Value::from(!text.is_empty() && text.chars().all(|c| c.is_ascii_digit()))
-        }
         _ => return Ok(None),
     };
     Ok(Some(result))
+}
+
+fn by_character(text: &str, method: &str) -> Value {
+    match method {
+        "swapcase" => {
+            let upper = |c: char| c.to_uppercase().collect::<String>();
+            let lower = |c: char| c.to_lowercase().collect::<String>();
+            Value::from(
+                text.chars()
+                    .map(|c| if c.is_uppercase() { lower(c) } else { upper(c) })
+                    .collect::<String>(),
+            )
+        }
+        "casefold" => Value::from(text.to_lowercase().replace('ß', "ss")),
+        _ => Value::from(!text.is_empty() && text.chars().all(|c| c.is_ascii_digit())),
+    }
 }
 
 fn on_list(list: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {

@@ -7,8 +7,9 @@
 //! * a list of text parts is joined with newlines where the template only understands strings;
 //! * `strftime_now` gives UTC;
 //! * iterating over `none`, and comparing something undefined, is no error;
-//! * not there: `%` between a string and a tuple, `varargs` and `kwargs` of macros, `cycler`, `joiner`, `lipsum`
-//!   and the filters for web pages (`urlencode`, `striptags`, …). Using one is an error, never other text.
+//! * `%` between a string and a tuple, `cycler`, `joiner`, `lipsum`, and filters for web pages and text layout
+//!   (`urlencode`, `striptags`, `truncate`, …) are not there: using one is an error;
+//! * `varargs` and `kwargs` are undefined in macros.
 //!
 //! # Layout
 //!

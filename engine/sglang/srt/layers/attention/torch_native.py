@@ -1,4 +1,4 @@
-"""Attention in plain torch operations over the paged KV pool: the reference every backend equals."""
+"""Attention in plain torch operations over the paged KV pool; the reference for other backends."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -80,7 +80,7 @@ class TorchNativeAttnBackend(AttentionBackend):
         if save_kv_cache:
             _save(layer, forward_batch, k, v)
         keys, values = pool.get_kv_buffer(layer.layer_id)
-        # Heads that share a KV head are the rows of one product: [batch, kv_heads, group, head_dim].
+        # Heads that share a KV head are rows of one product: [batch, kv_heads, group, head_dim].
         heads = q.reshape(q.shape[0], layer.num_kv_heads, -1, layer.head_dim)
         if len(self._decode_groups) == 1:
             return _attend_group(heads, self._decode_groups[0], keys, values, layer.scaling)

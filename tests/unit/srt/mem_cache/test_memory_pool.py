@@ -1,0 +1,69 @@
+"""Buffers have a slot for every token and one page for padding."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from sglang.srt.core.request import Req
+from sglang.srt.core.sampling_params import SamplingParams
+from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from sglang.srt.mem_cache.memory_pool import (
+    KVDims,
+    PoolSizes,
+    ReqToTokenPool,
+    build_memory,
+    kv_cell_bytes,
+)
+
+DIMS = KVDims(num_layers=2, num_kv_heads=3, head_dim=4, dtype=torch.float32)
+
+
+def req(rid: str) -> Req:
+    return Req(rid, [1], SamplingParams())
+
+
+def test_cell_bytes_of_llama_3_8b_in_bfloat16() -> None:
+    assert kv_cell_bytes(32, 8, 128, 2) == 128 * 1024
+
+
+@pytest.mark.parametrize(
+    ("page_size", "allocator"), [(1, TokenToKVPoolAllocator), (16, PagedTokenToKVPoolAllocator)]
+)
+def test_memory_is_built_for_whole_pages(page_size: int, allocator: type) -> None:
+    memory = build_memory(DIMS, PoolSizes(100, page_size, 5, 64), "cpu")
+    tokens = 100 // page_size * page_size
+    assert type(memory.token_to_kv_pool_allocator) is allocator
+    assert memory.token_to_kv_pool_allocator.available_size() == tokens
+    assert memory.token_to_kv_pool_allocator.get_kvcache() is memory.token_to_kv_pool
+    assert memory.token_to_kv_pool.get_key_buffer(1).shape == (tokens + page_size, 3, 4)
+    assert memory.req_to_token_pool.req_to_token.shape == (6, 64)
+
+
+def test_written_keys_and_values_are_read_back_per_layer() -> None:
+    pool = build_memory(DIMS, PoolSizes(8, 1, 1, 8), "cpu").token_to_kv_pool
+    k, v = torch.rand(2, 3, 4), torch.rand(2, 3, 4)
+    pool.set_kv_buffer(SimpleNamespace(layer_id=1), torch.tensor([5, 2]), k, v)
+    keys, values = pool.get_kv_buffer(1)
+    assert torch.equal(keys[[5, 2]], k)
+    assert torch.equal(values[[5, 2]], v)
+    assert not pool.get_key_buffer(0).any()
+
+
+def test_rows_are_given_once_and_kept() -> None:
+    table = ReqToTokenPool(2, 8, "cpu")
+    a, b, c = req("a"), req("b"), req("c")
+    assert table.alloc([a]) == [1]
+    assert table.alloc([a, b]) == [1, 2]
+    assert table.alloc([c]) is None
+    table.free(a)
+    assert table.alloc([c]) == [1]
+    assert a.req_pool_idx is None
+
+
+def test_row_says_where_tokens_lie() -> None:
+    table = ReqToTokenPool(2, 8, "cpu")
+    a = req("a")
+    table.alloc([a])
+    table.write((a.req_pool_idx, slice(0, 3)), torch.tensor([7, 3, 9]))
+    assert table.slots(a, 1, 3).tolist() == [3, 9]
