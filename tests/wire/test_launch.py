@@ -118,7 +118,7 @@ async def test_serves_and_ends_without_leftovers(model: Path, tmp_path: Path) ->
         launched.process.send_signal(signal.SIGTERM)
         out, err = launched.output()
         assert launched.process.returncode == 0, err
-        assert "ready to roll" in err and "Traceback" not in err
+        assert "Ready after" in err and "Traceback" not in err
         assert out.strip() == "heavy modules: []"
     assert not child.is_running()
     assert list(scratch.iterdir()) == []

@@ -69,10 +69,12 @@ impl FrontDoor {
 
     /// Starts to serve and returns once the port is open.
     fn start(&self, py: Python<'_>) -> Outcome<()> {
+        let started = || Failure::State("the front door was started already");
+        if self.gateway.get().is_some() {
+            return Err(started());
+        }
         let gateway = py.detach(|| Embedded::start(self.config.clone(), self.shutdown.clone()))?;
-        self.gateway
-            .set(gateway)
-            .map_err(|_| Failure::State("the front door was started already"))
+        self.gateway.set(gateway).map_err(|_| started())
     }
 
     /// Asks it to drain and end.

@@ -89,24 +89,6 @@ class Envs:
     SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN = EnvVar(
         False, parse_bool, "Lets --context-length exceed what the model was trained for."
     )
-    SGLANG_USE_CPU_ENGINE = EnvVar(
-        False, parse_bool, "Set by the launcher when it finds no accelerator."
-    )
-    SGLANG_INIT_NEW_TOKEN_RATIO = EnvVar(
-        0.7, float, "Share of its token budget a new request is expected to use."
-    )
-    SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR = EnvVar(
-        0.14, float, "Lower end of that share, as a factor of the initial one."
-    )
-    SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS = EnvVar(
-        600, int, "Decode steps in which the share falls from its start to its lower end."
-    )
-    SGLANG_RETRACT_DECODE_STEPS = EnvVar(
-        20, int, "Decode steps for which memory is freed when requests are retracted."
-    )
-    SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION = EnvVar(
-        4096, int, "Most new tokens per request that admission plans for."
-    )
     SGLANG_EXTERNAL_MODEL_PACKAGE = EnvVar(
         "", str, "Package whose model classes are added, replacing built-in ones of equal name."
     )

@@ -22,7 +22,6 @@ from sglang.srt.arg_groups.declaration import (
 from sglang.srt.extension_points import (
     ATTENTION_BACKENDS,
     EVICTION_POLICIES,
-    GRAMMAR_BACKENDS,
     RADIX_CACHE_BACKENDS,
     SCHEDULE_POLICIES,
 )
@@ -115,12 +114,6 @@ class ServerArgs:
         "Where defaults come from: the model's generation_config, or OpenAI's.",
     ] = "model"
     stream_interval: A[int, ANSWERS, COUNT, "New tokens per streamed message."] = 1
-    grammar_backend: A[
-        str,
-        ANSWERS,
-        Choices(lambda: GRAMMAR_BACKENDS),
-        "Compiler of output constraints; none refuses them.",
-    ] = "none"
     random_seed: A[
         int | None,
         ANSWERS,

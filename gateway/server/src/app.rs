@@ -100,6 +100,9 @@ async fn unknown_path(request: Request) -> Failure {
 
 async fn wrong_method(request: Request) -> Failure {
     let path: String = request.uri().path().chars().take(200).collect();
-    let message = format!("{path} does not take {}; the Allow header lists what it takes", request.method());
+    let message = format!(
+        "{path} does not take {}; the Allow header lists what it takes",
+        request.method()
+    );
     ApiError::method_not_allowed(message).into()
 }

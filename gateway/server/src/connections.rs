@@ -65,7 +65,8 @@ impl Connections {
                         let (closing, gauge) = (closing.clone(), gauge.clone());
                         let connection =
                             serve_connection(io, app.clone(), closing, TrackedExecutor(running.clone()));
-                        let connection = running.track_future(cut.clone().run_until_cancelled_owned(connection));
+                        let connection =
+                            running.track_future(cut.clone().run_until_cancelled_owned(connection));
                         tasks_of_connections.spawn(async move {
                             gauge.increment(1);
                             // Ended, or cut by `Connections::cut`: both are the wish of somebody.
@@ -100,10 +101,19 @@ impl Connections {
     }
 }
 
-async fn serve_connection(io: Box<dyn Io>, app: Router, closing: CancellationToken, executor: TrackedExecutor) {
-    let service = TowerToHyperService::new(app.map_request(|request: Request<Incoming>| request.map(Body::new)));
+async fn serve_connection(
+    io: Box<dyn Io>,
+    app: Router,
+    closing: CancellationToken,
+    executor: TrackedExecutor,
+) {
+    let service =
+        TowerToHyperService::new(app.map_request(|request: Request<Incoming>| request.map(Body::new)));
     let mut builder = Builder::new(executor);
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_LIMIT);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_LIMIT);
     builder.http2().timer(TokioTimer::new());
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
     let ended = tokio::select! {

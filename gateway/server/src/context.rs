@@ -6,7 +6,8 @@ use rand::RngExt;
 use smg_config::{GatewayConfig, RetryOptions};
 use smg_engine_client::{Address, EngineClient, EngineError};
 use smg_routing::{
-    BreakerParams, HealthParams, PolicyKind, PolicyParams, PrefixIndex, UnknownPolicy, WorkerParams, WorkerSet,
+    BreakerParams, HealthParams, PolicyKind, PolicyParams, PrefixIndex, UnknownPolicy, WorkerParams,
+    WorkerSet,
 };
 use tokio_util::{
     sync::CancellationToken,
@@ -75,14 +76,20 @@ impl Context {
         Ok(Self {
             fleet: Arc::new(fleet(config)?),
             admission,
-            lifecycle: Lifecycle { draining: CancellationToken::new(), requests: TaskTracker::new() },
+            lifecycle: Lifecycle {
+                draining: CancellationToken::new(),
+                requests: TaskTracker::new(),
+            },
             live: LiveRequests::default(),
             tasks: env.tasks.clone(),
             times: RequestTimes {
                 request: Some(requests.request_timeout()),
                 stall: Some(requests.stream_stall_timeout()),
             },
-            retry: Retry { max_attempts: config.retry.attempts(), options: config.retry.clone() },
+            retry: Retry {
+                max_attempts: config.retry.attempts(),
+                options: config.retry.clone(),
+            },
             api_key: config.auth.api_key.as_ref().map(|key| key.expose().to_owned()),
             request_id_headers: requests.request_id_headers.clone(),
             max_body_bytes: requests.max_payload_size,
@@ -107,10 +114,14 @@ impl Context {
             startup_limit: config.startup.timeout(),
         };
         for url in &config.server.worker_urls {
-            let address: Address = url.parse().map_err(|source: EngineError| ServeError::Worker(source.to_string()))?;
+            let address: Address = url
+                .parse()
+                .map_err(|source: EngineError| ServeError::Worker(source.to_string()))?;
             let client = EngineClient::new(address, env.connector.clone(), env.tasks.clone());
-            let member =
-                self.fleet.add(url, client).map_err(|source| ServeError::Worker(source.to_string()))?;
+            let member = self
+                .fleet
+                .add(url, client)
+                .map_err(|source| ServeError::Worker(source.to_string()))?;
             let watch = Watch {
                 fleet: self.fleet.clone(),
                 member,
@@ -140,20 +151,29 @@ fn fleet(config: &GatewayConfig) -> Result<Fleet, ServeError> {
             window: breaker.window(),
         },
     };
-    let policy: PolicyKind =
-        routing.policy.as_str().parse().map_err(|error: UnknownPolicy| ServeError::Policy(error.to_string()))?;
+    let policy: PolicyKind = routing
+        .policy
+        .as_str()
+        .parse()
+        .map_err(|error: UnknownPolicy| ServeError::Policy(error.to_string()))?;
     let policy = policy.build(PolicyParams {
         cache_threshold: routing.cache_threshold,
         balance_abs_threshold: routing.balance_abs_threshold,
         balance_rel_threshold: routing.balance_rel_threshold,
     });
-    Ok(Fleet::new(WorkerSet::new(params), policy, PrefixIndex::new(routing.max_tree_size)))
+    Ok(Fleet::new(
+        WorkerSet::new(params),
+        policy,
+        PrefixIndex::new(routing.max_tree_size),
+    ))
 }
 
 fn tokenizer_source(config: &GatewayConfig) -> Result<TokenizerSource, ServeError> {
     let read = |path: &std::path::PathBuf| {
-        std::fs::read_to_string(path)
-            .map_err(|source| ServeError::ChatTemplate { path: path.display().to_string(), source })
+        std::fs::read_to_string(path).map_err(|source| ServeError::ChatTemplate {
+            path: path.display().to_string(),
+            source,
+        })
     };
     Ok(TokenizerSource {
         folder: config.tokenizer.tokenizer_path.clone(),

@@ -54,7 +54,11 @@ impl Embedded {
             drop(tell.send(News::Ended(outcome)));
         })?;
         match news.recv() {
-            Ok(News::Listening(listening)) => Ok(Self { shutdown, listening, news: Mutex::new(news) }),
+            Ok(News::Listening(listening)) => Ok(Self {
+                shutdown,
+                listening,
+                news: Mutex::new(news),
+            }),
             Ok(News::Ended(Err(error))) => Err(error),
             // It always listens before it ends well; anything else is a panic on the way.
             Ok(News::Ended(Ok(()))) | Err(_) => Err(EmbeddedError::Panicked),
@@ -91,8 +95,13 @@ impl Drop for Embedded {
 fn run(config: GatewayConfig, shutdown: Shutdown, tell: SyncSender<News>) -> Result<(), EmbeddedError> {
     static LOGGING: Once = Once::new();
     LOGGING.call_once(|| launch::start_logging(config.logging.log_level, config.logging.log_json));
-    let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("smg").enable_all().build()?;
-    let env = Environment::system(shutdown, move |listening| drop(tell.send(News::Listening(listening))));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_name("smg")
+        .enable_all()
+        .build()?;
+    let env = Environment::system(shutdown, move |listening| {
+        drop(tell.send(News::Listening(listening)))
+    });
     let served = runtime.block_on(serve(config, env));
     runtime.shutdown_background();
     Ok(served?)

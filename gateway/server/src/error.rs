@@ -24,7 +24,10 @@ impl Failure {
     /// status is somebody's wish.
     pub fn of_finish(finish: &Finish) -> Option<Self> {
         let status = finish.status_code?;
-        let message = finish.message.clone().unwrap_or_else(|| "the worker aborted the request".to_owned());
+        let message = finish
+            .message
+            .clone()
+            .unwrap_or_else(|| "the worker aborted the request".to_owned());
         let error = ApiError::from_worker_status(status, message);
         Some(Self(retry_hint(error)))
     }
@@ -41,7 +44,9 @@ impl Failure {
 
 fn retry_hint(error: ApiError) -> ApiError {
     match error.status {
-        StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => error.with_retry_after(RETRY_AFTER),
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+            error.with_retry_after(RETRY_AFTER)
+        }
         _ => error,
     }
 }
@@ -91,13 +96,20 @@ impl From<TokenizerError> for Failure {
 
 impl From<DecodeError> for Failure {
     fn from(error: DecodeError) -> Self {
-        Self(ApiError::internal(format!("cannot turn tokens into text: {error}")).with_code("detokenization_failed"))
+        Self(
+            ApiError::internal(format!("cannot turn tokens into text: {error}"))
+                .with_code("detokenization_failed"),
+        )
     }
 }
 
 impl From<StopError> for Failure {
     fn from(error: StopError) -> Self {
-        let field = if matches!(error, StopError::EmptyStop) { "stop" } else { "stop_regex" };
+        let field = if matches!(error, StopError::EmptyStop) {
+            "stop"
+        } else {
+            "stop_regex"
+        };
         Self(ApiError::bad_request(field, error.to_string()))
     }
 }
@@ -111,7 +123,8 @@ impl From<TemplateError> for Failure {
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let body = self.0.to_json();
-        let mut response = (self.0.status, [(header::CONTENT_TYPE, "application/json")], body).into_response();
+        let mut response =
+            (self.0.status, [(header::CONTENT_TYPE, "application/json")], body).into_response();
         let headers = response.headers_mut();
         if let Ok(code) = HeaderValue::from_str(&self.0.code) {
             headers.insert(ERROR_CODE_HEADER, code);

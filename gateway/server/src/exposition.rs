@@ -35,17 +35,27 @@ impl Merged {
                 }
                 continue;
             }
-            let Some(sample) = labelled(line, &label) else { continue };
+            let Some(sample) = labelled(line, &label) else {
+                continue;
+            };
             let name = line.split(['{', ' ', '\t']).next().unwrap_or_default();
             // `_bucket`, `_sum` and `_count` belong to the histogram whose header came before.
-            let family = if name.starts_with(&current) && !current.is_empty() { &current } else { name };
-            self.family(&family.to_owned()).samples.push(sample);
+            let family = if name.starts_with(&current) && !current.is_empty() {
+                &current
+            } else {
+                name
+            };
+            self.family(family).samples.push(sample);
         }
     }
 
     pub fn text(&self) -> String {
         let mut text = String::new();
-        for line in self.families.iter().flat_map(|family| family.headers.iter().chain(&family.samples)) {
+        for line in self
+            .families
+            .iter()
+            .flat_map(|family| family.headers.iter().chain(&family.samples))
+        {
             text.push_str(line);
             text.push('\n');
         }
@@ -53,10 +63,17 @@ impl Merged {
     }
 
     fn family(&mut self, name: &str) -> &mut Family {
-        let position = self.families.iter().position(|family| family.name == name).unwrap_or_else(|| {
-            self.families.push(Family { name: name.to_owned(), ..Family::default() });
-            self.families.len() - 1
-        });
+        let position = self
+            .families
+            .iter()
+            .position(|family| family.name == name)
+            .unwrap_or_else(|| {
+                self.families.push(Family {
+                    name: name.to_owned(),
+                    ..Family::default()
+                });
+                self.families.len() - 1
+            });
         &mut self.families[position]
     }
 }
@@ -75,7 +92,10 @@ fn labelled(sample: &str, label: &str) -> Option<String> {
 }
 
 fn escape(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }
 
 #[cfg(test)]
@@ -92,7 +112,11 @@ mod tests {
         merged.add(TEXT, "worker_addr", "grpc://two:2");
         let text = merged.text();
         assert_eq!(text.matches("# TYPE a_total counter").count(), 1);
-        assert!(text.contains("a_total{worker_addr=\"grpc://one:1\"} 3\na_total{worker_addr=\"grpc://two:2\"} 3\n"));
+        assert!(
+            text.contains(
+                "a_total{worker_addr=\"grpc://one:1\"} 3\na_total{worker_addr=\"grpc://two:2\"} 3\n"
+            )
+        );
         assert!(text.contains("b_bucket{worker_addr=\"grpc://two:2\",le=\"1\"} 2"));
         assert!(text.find("b_sum{worker_addr=\"grpc://one:1\"}") > text.find("# TYPE b histogram"));
     }

@@ -53,11 +53,16 @@ fn launch(config: GatewayConfig) -> i32 {
 async fn run(config: GatewayConfig) -> Result<i32, ServeError> {
     let shutdown = Shutdown::default();
     let signals = TaskTracker::new();
-    let watcher = signals.spawn(watch_signals(shutdown.clone()));
+    // Before anybody hears that the gateway listens: a signal must find its handler.
+    let watcher = signals.spawn(watch_signals(Signals::new(), shutdown.clone()));
     let served = serve(config, Environment::system(shutdown.clone(), announce)).await;
     watcher.abort();
     served?;
-    Ok(if shutdown.now.is_cancelled() { EXIT_FAILURE } else { 0 })
+    Ok(if shutdown.now.is_cancelled() {
+        EXIT_FAILURE
+    } else {
+        0
+    })
 }
 
 /// The one line on standard output that scripts wait for.
@@ -78,8 +83,8 @@ fn announce(listening: Listening) {
     }
 }
 
-async fn watch_signals(shutdown: Shutdown) {
-    match Signals::new() {
+async fn watch_signals(signals: std::io::Result<Signals>, shutdown: Shutdown) {
+    match signals {
         Ok(mut signals) => {
             signals.next().await;
             shutdown.drain.cancel();
@@ -99,7 +104,10 @@ struct Signals {
 impl Signals {
     fn new() -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
     }
 
     async fn next(&mut self) {
@@ -113,12 +121,19 @@ impl Signals {
 /// Logs go to standard error. An embedding program may have set up its own logging, which then stays.
 pub(crate) fn start_logging(level: LogLevel, as_json: bool) {
     // Other crates' debug lines are of no use to operators.
-    let filter = EnvFilter::new(format!("warn,smg={0},smg_engine_client={0},smg_routing={0}", level.as_str()));
+    let filter = EnvFilter::new(format!(
+        "warn,smg={0},smg_engine_client={0},smg_routing={0}",
+        level.as_str()
+    ));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
-    let started = if as_json { builder.json().try_init() } else { builder.try_init() };
+    let started = if as_json {
+        builder.json().try_init()
+    } else {
+        builder.try_init()
+    };
     if let Err(error) = started {
         eprintln!("smg: logging is already set up: {error}");
     }

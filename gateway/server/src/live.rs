@@ -34,7 +34,11 @@ impl LiveRequests {
         }
         running.push(token.clone());
         drop(table);
-        Ok(LiveGuard { registry: self.clone(), id, token })
+        Ok(LiveGuard {
+            registry: self.clone(),
+            id,
+            token,
+        })
     }
 
     /// Ends the requests with exactly this id; says how many there were.

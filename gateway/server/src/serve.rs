@@ -48,8 +48,15 @@ pub struct Listening {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("cannot listen on {host}:{port} ({flag}): {source}; choose another port or end the program that has it")]
-    Bind { host: String, port: u16, flag: &'static str, source: io::Error },
+    #[error(
+        "cannot listen on {host}:{port} ({flag}): {source}; choose another port or end the program that has it"
+    )]
+    Bind {
+        host: String,
+        port: u16,
+        flag: &'static str,
+        source: io::Error,
+    },
     #[error("--worker-urls: {0}")]
     Worker(String),
     #[error("--policy: {0}")]
@@ -66,7 +73,15 @@ pub async fn serve(config: GatewayConfig, env: Environment) -> Result<(), ServeE
     let server = &config.server;
     let main = bind(&*env.binder, &server.host, server.port, "--port").await?;
     let metrics = match config.metrics.prometheus_port {
-        Some(port) => Some(bind(&*env.binder, &config.metrics.prometheus_host, port, "--prometheus-port").await?),
+        Some(port) => Some(
+            bind(
+                &*env.binder,
+                &config.metrics.prometheus_host,
+                port,
+                "--prometheus-port",
+            )
+            .await?,
+        ),
         None => None,
     };
     let background = CancellationToken::new();
@@ -75,7 +90,9 @@ pub async fn serve(config: GatewayConfig, env: Environment) -> Result<(), ServeE
 
     let connections = Connections::new(&cx.telemetry);
     let listening = Listening {
-        address: main.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], server.port))),
+        address: main
+            .local_addr()
+            .unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], server.port))),
         num_workers: server.worker_urls.len(),
     };
     connections.accept(main, app::router(cx.clone()), &env.tasks);
@@ -86,14 +103,24 @@ pub async fn serve(config: GatewayConfig, env: Environment) -> Result<(), ServeE
 
     let grace = config.requests.shutdown_grace_period();
     let shutdown = env.shutdown.clone();
-    if shutdown.now.run_until_cancelled(drain(&cx, &shutdown, &connections, grace)).await.is_none() {
+    if shutdown
+        .now
+        .run_until_cancelled(drain(&cx, &shutdown, &connections, grace))
+        .await
+        .is_none()
+    {
         tracing::warn!(running = cx.lifecycle.num_running(), "ending at once");
     }
     background.cancel();
     connections.cut();
     env.tasks.close();
     let ended = tokio::time::timeout(TASKS_LIMIT, env.tasks.wait());
-    if shutdown.now.run_until_cancelled(ended).await.is_some_and(|ended| ended.is_err()) {
+    if shutdown
+        .now
+        .run_until_cancelled(ended)
+        .await
+        .is_some_and(|ended| ended.is_err())
+    {
         tracing::warn!(tasks = env.tasks.len(), "background work did not end in time");
     }
     Ok(())
@@ -106,7 +133,12 @@ async fn bind(
     flag: &'static str,
 ) -> Result<Box<dyn Listener>, ServeError> {
     let bound = binder.bind(host, port).await;
-    bound.map_err(|source| ServeError::Bind { host: host.to_owned(), port, flag, source })
+    bound.map_err(|source| ServeError::Bind {
+        host: host.to_owned(),
+        port,
+        flag,
+        source,
+    })
 }
 
 /// Waits for the signal, then for the generations that run.
@@ -115,12 +147,18 @@ async fn drain(cx: &Context, shutdown: &Shutdown, connections: &Connections, gra
     // Readiness turns off first; the listener stays open to say so.
     cx.lifecycle.drain();
     tracing::info!(running = cx.lifecycle.num_running(), ?grace, "draining");
-    if tokio::time::timeout(grace, cx.lifecycle.finished()).await.is_err() {
+    if tokio::time::timeout(grace, cx.lifecycle.finished())
+        .await
+        .is_err()
+    {
         tracing::warn!(running = cx.lifecycle.num_running(), "the grace period is over");
         return;
     }
     connections.close();
-    if tokio::time::timeout(CLOSE_LIMIT, connections.closed()).await.is_err() {
+    if tokio::time::timeout(CLOSE_LIMIT, connections.closed())
+        .await
+        .is_err()
+    {
         tracing::debug!("some connections did not close in time");
     }
 }

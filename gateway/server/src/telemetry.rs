@@ -8,8 +8,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Upper bounds in seconds. Latencies of models span from a cached token to a long answer.
 const BUCKETS: [f64; 21] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 45.0, 60.0, 90.0, 120.0,
-    180.0, 240.0,
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 45.0, 60.0,
+    90.0, 120.0, 180.0, 240.0,
 ];
 
 /// Histogram samples are folded into buckets this often; between two folds they take memory.
@@ -46,7 +46,10 @@ impl Telemetry {
     pub fn new() -> Result<Self, BuildError> {
         let recorder = PrometheusBuilder::new().set_buckets(&BUCKETS)?.build_recorder();
         let handle = recorder.handle();
-        let telemetry = Self { recorder: Arc::new(recorder), handle };
+        let telemetry = Self {
+            recorder: Arc::new(recorder),
+            handle,
+        };
         telemetry.describe();
         Ok(telemetry)
     }
@@ -68,40 +71,52 @@ impl Telemetry {
     }
 
     pub fn counter(&self, name: &'static str, labels: Vec<Label>) -> Counter {
-        self.recorder.register_counter(&Key::from_parts(name, labels), &METADATA)
+        self.recorder
+            .register_counter(&Key::from_parts(name, labels), &METADATA)
     }
 
     pub fn gauge(&self, name: &'static str, labels: Vec<Label>) -> Gauge {
-        self.recorder.register_gauge(&Key::from_parts(name, labels), &METADATA)
+        self.recorder
+            .register_gauge(&Key::from_parts(name, labels), &METADATA)
     }
 
     pub fn histogram(&self, name: &'static str, labels: Vec<Label>) -> Histogram {
-        self.recorder.register_histogram(&Key::from_parts(name, labels), &METADATA)
+        self.recorder
+            .register_histogram(&Key::from_parts(name, labels), &METADATA)
     }
 
     fn describe(&self) {
         for (name, text) in COUNTERS {
-            self.recorder.describe_counter((*name).into(), None, (*text).into());
+            self.recorder
+                .describe_counter((*name).into(), None, (*text).into());
         }
         for (name, text) in GAUGES {
             self.recorder.describe_gauge((*name).into(), None, (*text).into());
         }
         for (name, text) in HISTOGRAMS {
-            self.recorder.describe_histogram((*name).into(), None, (*text).into());
+            self.recorder
+                .describe_histogram((*name).into(), None, (*text).into());
         }
     }
 
     // ---------------------------------------------------------------- HTTP
 
     pub fn http_request(&self, method: &'static str, path: &SharedString) {
-        let labels = vec![Label::from_static_parts("method", method), Label::new("path", path.clone())];
+        let labels = vec![
+            Label::from_static_parts("method", method),
+            Label::new("path", path.clone()),
+        ];
         self.counter("smg_http_requests_total", labels).increment(1);
     }
 
     /// `elapsed` runs until the response head; generation times are series of their own.
     pub fn http_response(&self, method: &'static str, path: &SharedString, outcome: HttpOutcome<'_>) {
-        let labels = vec![Label::from_static_parts("method", method), Label::new("path", path.clone())];
-        self.histogram("smg_http_request_duration_seconds", labels).record(outcome.elapsed);
+        let labels = vec![
+            Label::from_static_parts("method", method),
+            Label::new("path", path.clone()),
+        ];
+        self.histogram("smg_http_request_duration_seconds", labels)
+            .record(outcome.elapsed);
         let labels = vec![
             Label::new("status_code", outcome.status.to_string()),
             Label::new("error_code", outcome.error_code.to_owned()),
@@ -122,7 +137,10 @@ impl Telemetry {
 
     pub fn generation_started(&self, labels: &GenerationLabels) {
         let mut all = labels.common();
-        all.push(Label::from_static_parts("streaming", if labels.streaming { "true" } else { "false" }));
+        all.push(Label::from_static_parts(
+            "streaming",
+            if labels.streaming { "true" } else { "false" },
+        ));
         self.counter("smg_router_requests_total", all).increment(1);
     }
 
@@ -133,7 +151,8 @@ impl Telemetry {
     }
 
     pub fn first_token(&self, labels: &GenerationLabels, elapsed: Duration) {
-        self.histogram("smg_router_ttft_seconds", labels.common()).record(elapsed);
+        self.histogram("smg_router_ttft_seconds", labels.common())
+            .record(elapsed);
     }
 
     /// `decoding` is the time from the first token to the end.
@@ -144,10 +163,12 @@ impl Telemetry {
         decoding: Duration,
         tokens: TokenCounts,
     ) {
-        self.histogram("smg_router_generation_duration_seconds", labels.common()).record(whole);
+        self.histogram("smg_router_generation_duration_seconds", labels.common())
+            .record(whole);
         if tokens.completion > 1 {
             let per_token = decoding.as_secs_f64() / (tokens.completion - 1) as f64;
-            self.histogram("smg_router_tpot_seconds", labels.common()).record(per_token);
+            self.histogram("smg_router_tpot_seconds", labels.common())
+                .record(per_token);
         }
         self.tokens(labels, "input", tokens.prompt);
         self.tokens(labels, "output", tokens.completion);
@@ -156,10 +177,13 @@ impl Telemetry {
 
     /// What the router believed of a worker's cache beside what the worker found there.
     pub fn cache_prediction(&self, labels: &GenerationLabels, predicted: u64, reported: u64) {
-        self.counter("smg_cache_predicted_tokens_total", labels.common()).increment(predicted);
-        self.counter("smg_cache_reported_tokens_total", labels.common()).increment(reported);
+        self.counter("smg_cache_predicted_tokens_total", labels.common())
+            .increment(predicted);
+        self.counter("smg_cache_reported_tokens_total", labels.common())
+            .increment(reported);
         let wrong = predicted.abs_diff(reported);
-        self.counter("smg_cache_prediction_error_tokens_total", labels.common()).increment(wrong);
+        self.counter("smg_cache_prediction_error_tokens_total", labels.common())
+            .increment(wrong);
     }
 
     fn tokens(&self, labels: &GenerationLabels, token_type: &'static str, count: u64) {
@@ -181,19 +205,23 @@ impl Telemetry {
     }
 
     pub fn worker_error(&self, worker: &str, error_type: &'static str) {
-        let labels =
-            vec![Label::new("worker", worker.to_owned()), Label::from_static_parts("error_type", error_type)];
+        let labels = vec![
+            Label::new("worker", worker.to_owned()),
+            Label::from_static_parts("error_type", error_type),
+        ];
         self.counter("smg_worker_errors_total", labels).increment(1);
     }
 
     pub fn retry(&self, attempt: u32, backoff: Duration) {
         self.counter("smg_worker_retries_total", Vec::new()).increment(1);
         let labels = vec![Label::new("attempt", attempt.to_string())];
-        self.histogram("smg_worker_retry_backoff_seconds", labels).record(backoff);
+        self.histogram("smg_worker_retry_backoff_seconds", labels)
+            .record(backoff);
     }
 
     pub fn retries_exhausted(&self) {
-        self.counter("smg_worker_retries_exhausted_total", Vec::new()).increment(1);
+        self.counter("smg_worker_retries_exhausted_total", Vec::new())
+            .increment(1);
     }
 
     pub fn health_check(&self, ok: bool) {
@@ -202,16 +230,21 @@ impl Telemetry {
             Label::from_static_parts("worker_type", "regular"),
             Label::from_static_parts("result", result),
         ];
-        self.counter("smg_worker_health_checks_total", labels).increment(1);
+        self.counter("smg_worker_health_checks_total", labels)
+            .increment(1);
     }
 
     /// Gauges that are read from the worker table when somebody scrapes.
     pub fn worker_state(&self, worker: &SharedString, state: WorkerGauges) {
         let label = || vec![Label::new("worker", worker.clone())];
-        self.gauge("smg_worker_health", label()).set(if state.ready { 1.0 } else { 0.0 });
-        self.gauge("smg_worker_requests_active", label()).set(state.running_requests as f64);
-        self.gauge("smg_worker_pending_tokens", label()).set(state.pending_tokens as f64);
-        self.gauge("smg_worker_cb_state", label()).set(f64::from(state.breaker));
+        self.gauge("smg_worker_health", label())
+            .set(if state.ready { 1.0 } else { 0.0 });
+        self.gauge("smg_worker_requests_active", label())
+            .set(state.running_requests as f64);
+        self.gauge("smg_worker_pending_tokens", label())
+            .set(state.pending_tokens as f64);
+        self.gauge("smg_worker_cb_state", label())
+            .set(f64::from(state.breaker));
     }
 
     pub fn pool_size(&self, model: &SharedString, workers: usize) {
@@ -255,18 +288,36 @@ impl GenerationLabels {
 
 const COUNTERS: &[(&str, &str)] = &[
     ("smg_http_requests_total", "HTTP requests received."),
-    ("smg_http_responses_total", "HTTP responses sent, by status and error code."),
+    (
+        "smg_http_responses_total",
+        "HTTP responses sent, by status and error code.",
+    ),
     ("smg_http_rate_limit_total", "Decisions of the admission queue."),
     ("smg_router_requests_total", "Generations started."),
-    ("smg_router_request_errors_total", "Generations that ended in an error."),
+    (
+        "smg_router_request_errors_total",
+        "Generations that ended in an error.",
+    ),
     ("smg_router_tokens_total", "Tokens of finished generations."),
-    ("smg_cache_predicted_tokens_total", "Prompt tokens that the chosen workers were believed to hold."),
-    ("smg_cache_reported_tokens_total", "Prompt tokens that the workers found in their caches."),
-    ("smg_cache_prediction_error_tokens_total", "Difference of predicted and reported cached tokens."),
+    (
+        "smg_cache_predicted_tokens_total",
+        "Prompt tokens that the chosen workers were believed to hold.",
+    ),
+    (
+        "smg_cache_reported_tokens_total",
+        "Prompt tokens that the workers found in their caches.",
+    ),
+    (
+        "smg_cache_prediction_error_tokens_total",
+        "Difference of predicted and reported cached tokens.",
+    ),
     ("smg_worker_selection_total", "Workers chosen, by policy."),
     ("smg_worker_errors_total", "Failures that count against a worker."),
     ("smg_worker_retries_total", "Attempts after the first."),
-    ("smg_worker_retries_exhausted_total", "Requests that failed after their last attempt."),
+    (
+        "smg_worker_retries_exhausted_total",
+        "Requests that failed after their last attempt.",
+    ),
     ("smg_worker_health_checks_total", "Health probes, by result."),
 ];
 
@@ -277,14 +328,29 @@ const GAUGES: &[(&str, &str)] = &[
     ("smg_worker_pool_size", "Workers that are ready, by model."),
     ("smg_worker_health", "1 when the worker takes traffic."),
     ("smg_worker_requests_active", "Requests running on the worker."),
-    ("smg_worker_pending_tokens", "Prompt tokens of the requests running on the worker."),
-    ("smg_worker_cb_state", "Circuit breaker: 0 closed, 1 open, 2 half-open."),
+    (
+        "smg_worker_pending_tokens",
+        "Prompt tokens of the requests running on the worker.",
+    ),
+    (
+        "smg_worker_cb_state",
+        "Circuit breaker: 0 closed, 1 open, 2 half-open.",
+    ),
 ];
 
 const HISTOGRAMS: &[(&str, &str)] = &[
-    ("smg_http_request_duration_seconds", "Time from the request to the head of the response."),
+    (
+        "smg_http_request_duration_seconds",
+        "Time from the request to the head of the response.",
+    ),
     ("smg_router_ttft_seconds", "Time to the first token."),
     ("smg_router_tpot_seconds", "Time per token after the first."),
-    ("smg_router_generation_duration_seconds", "Time of whole generations."),
-    ("smg_worker_retry_backoff_seconds", "Waits before another attempt."),
+    (
+        "smg_router_generation_duration_seconds",
+        "Time of whole generations.",
+    ),
+    (
+        "smg_worker_retry_backoff_seconds",
+        "Waits before another attempt.",
+    ),
 ];

@@ -70,10 +70,20 @@ pub struct Chosen {
 
 impl Fleet {
     pub fn new(set: WorkerSet, policy: Box<dyn Policy>, prefixes: PrefixIndex) -> Self {
-        Self { set, prefixes, policy, members: RwLock::default(), building: tokio::sync::Mutex::default() }
+        Self {
+            set,
+            prefixes,
+            policy,
+            members: RwLock::default(),
+            building: tokio::sync::Mutex::default(),
+        }
     }
 
-    pub(crate) fn add(&self, url: &str, client: EngineClient) -> Result<Arc<Member>, smg_routing::AddWorkerError> {
+    pub(crate) fn add(
+        &self,
+        url: &str,
+        client: EngineClient,
+    ) -> Result<Arc<Member>, smg_routing::AddWorkerError> {
         let worker = self.set.add(url, WorkerInfo::default())?;
         let member = Arc::new(Member {
             worker: worker.clone(),
@@ -90,7 +100,11 @@ impl Fleet {
     /// All workers in the order of their registration.
     pub fn members(&self) -> Vec<Arc<Member>> {
         let members = self.members.read();
-        self.set.list().iter().filter_map(|worker| members.get(&worker.id()).cloned()).collect()
+        self.set
+            .list()
+            .iter()
+            .filter_map(|worker| members.get(&worker.id()).cloned())
+            .collect()
     }
 
     pub fn ready(&self) -> Vec<Arc<Member>> {
@@ -101,15 +115,20 @@ impl Fleet {
 
     /// Any ready worker, the first registered one.
     pub fn first_ready(&self) -> Result<Arc<Member>, Failure> {
-        self.ready().into_iter().next().ok_or_else(|| no_ready_worker(None))
+        self.ready()
+            .into_iter()
+            .next()
+            .ok_or_else(|| no_ready_worker(None))
     }
 
     /// What is served under `model`. `None` means the only model there is.
     pub fn served(&self, model: Option<&str>) -> Result<Arc<Served>, Failure> {
         let members = self.members();
         let matches = |info: &WorkerInfo| model.is_none_or(|model| info.serves(model));
-        let known: Vec<&Arc<Member>> =
-            members.iter().filter(|m| m.served.load().is_some() && matches(&m.worker.info())).collect();
+        let known: Vec<&Arc<Member>> = members
+            .iter()
+            .filter(|m| m.served.load().is_some() && matches(&m.worker.info()))
+            .collect();
         if model.is_none() {
             self.check_one_model()?;
         }
@@ -120,7 +139,7 @@ impl Fleet {
         let untold = members.iter().any(|member| member.served.load().is_none());
         match model {
             // While a worker has not told what it serves, nobody knows that the model is unknown.
-            Some(name) if known.is_empty() && !untold => {
+            Some(name) if known.is_empty() && !untold && !models.is_empty() => {
                 let served: Vec<&str> = models.iter().map(String::as_str).collect();
                 Err(ApiError::model_not_found(name, &served).into())
             }
@@ -155,16 +174,31 @@ impl Fleet {
         };
         let guard = self.set.select(&query, self.policy.as_ref(), &mut rand::rng())?;
         let id = guard.worker().id();
-        let predicted_cached = cached.iter().find(|(worker, _)| *worker == id).map_or(0, |(_, tokens)| *tokens);
+        let predicted_cached = cached
+            .iter()
+            .find(|(worker, _)| *worker == id)
+            .map_or(0, |(_, tokens)| *tokens);
         self.prefixes.insert_prompt(id, &pages);
-        let member = self.members.read().get(&id).cloned().ok_or_else(|| no_ready_worker(Some(model)))?;
-        Ok(Chosen { guard, member, predicted_cached })
+        let member = self
+            .members
+            .read()
+            .get(&id)
+            .cloned()
+            .ok_or_else(|| no_ready_worker(Some(model)))?;
+        Ok(Chosen {
+            guard,
+            member,
+            predicted_cached,
+        })
     }
 
     /// Whether a worker could be chosen that is not in `avoid`.
     pub fn has_other(&self, model: &str, avoid: &[WorkerId]) -> bool {
         let now = Instant::now().into_std();
-        self.set.ready(Some(model)).iter().any(|w| !avoid.contains(&w.id()) && w.is_available(now))
+        self.set
+            .ready(Some(model))
+            .iter()
+            .any(|w| !avoid.contains(&w.id()) && w.is_available(now))
     }
 }
 

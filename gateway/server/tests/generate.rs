@@ -1,4 +1,5 @@
 //! The native endpoint.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
 
 mod common;
 
@@ -6,14 +7,20 @@ use bytes::Bytes;
 use common::{Rig, tokenizer, with, worker};
 use http::Method;
 use serde_json::{Value, json};
-use smg_simulator::{Script, SimulatedEngineBuilder, Tokens};
+use smg_simulator::{Script, SimulatedEngineBuilder, Style, Tokens};
 
 fn says(text: &str) -> SimulatedEngineBuilder {
-    worker().script(Script { cached_tokens: 1, ..Script::fixed(tokenizer::ids(text)) })
+    worker().script(Script {
+        cached_tokens: 1,
+        ..Script::fixed(tokenizer::ids(text))
+    })
 }
 
 fn parrot() -> SimulatedEngineBuilder {
-    worker().script(Script { tokens: Tokens::Echo, ..Script::default() })
+    worker().script(Script {
+        tokens: Tokens::Echo,
+        ..Script::default()
+    })
 }
 
 #[tokio::test(start_paused = true)]
@@ -26,9 +33,18 @@ async fn one_prompt_gives_one_object_with_its_meta_info() {
     let info = &answer["meta_info"];
     assert_eq!(info["id"], "job-1");
     assert_eq!(info["finish_reason"]["type"], "stop");
-    assert_eq!((&info["prompt_tokens"], &info["completion_tokens"]), (&json!(2), &json!(3)));
-    assert_eq!((&info["cached_tokens"], &info["weight_version"]), (&json!(1), &json!("default")));
-    assert_eq!((&info["dp_rank"], &info["num_retractions"]), (&Value::Null, &json!(0)));
+    assert_eq!(
+        (&info["prompt_tokens"], &info["completion_tokens"]),
+        (&json!(2), &json!(3))
+    );
+    assert_eq!(
+        (&info["cached_tokens"], &info["weight_version"]),
+        (&json!(1), &json!("default"))
+    );
+    assert_eq!(
+        (&info["dp_rank"], &info["num_retractions"]),
+        (&Value::Null, &json!(0))
+    );
     assert!(info["e2e_latency"].is_number());
     assert!(answer.get("index").is_none());
     // The worker gets the client's own id as it is.
@@ -38,8 +54,14 @@ async fn one_prompt_gives_one_object_with_its_meta_info() {
 #[tokio::test(start_paused = true)]
 async fn events_hold_the_whole_text_so_far() {
     let rig = Rig::start([says("abc")]).await;
-    let events = rig.post("/generate", &json!({"text": "hi", "stream": true})).await.events();
-    let texts: Vec<_> = events.iter().map(|event| event["text"].as_str().unwrap()).collect();
+    let events = rig
+        .post("/generate", &json!({"text": "hi", "stream": true}))
+        .await
+        .events();
+    let texts: Vec<_> = events
+        .iter()
+        .map(|event| event["text"].as_str().unwrap())
+        .collect();
     assert_eq!(texts, ["a", "ab", "abc", "abc"]);
     assert_eq!(events[2]["meta_info"]["finish_reason"], Value::Null);
     assert_eq!(events[3]["meta_info"]["finish_reason"]["type"], "stop");
@@ -51,7 +73,10 @@ async fn a_body_without_a_declared_type_is_accepted() {
     let rig = Rig::start([says("x")]).await;
     for (method, headers) in [
         (Method::POST, vec![]),
-        (Method::POST, vec![("content-type", "application/x-www-form-urlencoded")]),
+        (
+            Method::POST,
+            vec![("content-type", "application/x-www-form-urlencoded")],
+        ),
         (Method::PUT, vec![("content-type", "text/plain")]),
     ] {
         let body = Bytes::from_static(b"{\"text\": \"hi\"}");
@@ -65,15 +90,29 @@ async fn a_body_without_a_declared_type_is_accepted() {
 async fn batches_and_several_answers_come_as_a_list_prompt_by_prompt() {
     let rig = Rig::start([parrot(), parrot()]).await;
     let texts = |answer: Value| -> Vec<String> {
-        answer.as_array().unwrap().iter().map(|a| a["text"].as_str().unwrap().to_owned()).collect()
+        answer
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|a| a["text"].as_str().unwrap().to_owned())
+            .collect()
     };
-    let batch = rig.post("/generate", &json!({"text": ["one", "two"]})).await.body_json();
+    let batch = rig
+        .post("/generate", &json!({"text": ["one", "two"]}))
+        .await
+        .body_json();
     assert_eq!(texts(batch), ["one", "two"]);
     let single = rig.post("/generate", &json!({"text": ["one"]})).await.body_json();
     assert_eq!(texts(single), ["one"]);
     let body = json!({"input_ids": [tokenizer::ids("a"), tokenizer::ids("b")], "sampling_params": {"n": 2}});
-    assert_eq!(texts(rig.post("/generate", &body).await.body_json()), ["a", "a", "b", "b"]);
-    let events = rig.post("/generate", &with(body, json!({"stream": true}))).await.events();
+    assert_eq!(
+        texts(rig.post("/generate", &body).await.body_json()),
+        ["a", "a", "b", "b"]
+    );
+    let events = rig
+        .post("/generate", &with(body, json!({"stream": true})))
+        .await
+        .events();
     let mut last = vec![String::new(); 4];
     for event in events {
         last[event["index"].as_u64().unwrap() as usize] = event["text"].as_str().unwrap().to_owned();
@@ -83,7 +122,12 @@ async fn batches_and_several_answers_come_as_a_list_prompt_by_prompt() {
 
 #[tokio::test(start_paused = true)]
 async fn no_new_tokens_plant_the_prefix() {
-    let rig = Rig::start([parrot()]).await;
+    let script = Script {
+        tokens: Tokens::Echo,
+        style: Style::WholeOnly,
+        ..Script::default()
+    };
+    let rig = Rig::start([worker().script(script)]).await;
     let body = json!({"text": "hi", "sampling_params": {"max_new_tokens": 0}, "return_logprob": true,
                       "logprob_start_len": 0});
     let answer = rig.post("/generate", &body).await.body_json();
@@ -106,16 +150,27 @@ async fn logprobs_are_triples_and_stream_to_the_whole_list() {
     assert_eq!(whole["output_token_logprobs_length"], 2);
     assert_eq!(whole["output_top_logprobs"][1].as_array().unwrap().len(), 2);
     assert_eq!(whole["output_token_ids_logprobs"][0][1][1], 6);
-    let streamed = rig.post("/generate", &with(body, json!({"stream": true}))).await.events();
+    let streamed = rig
+        .post("/generate", &with(body, json!({"stream": true})))
+        .await
+        .events();
     let last = &streamed.last().unwrap()["meta_info"];
-    for list in ["output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs", "input_token_logprobs"] {
+    for list in [
+        "output_token_logprobs",
+        "output_top_logprobs",
+        "output_token_ids_logprobs",
+        "input_token_logprobs",
+    ] {
         assert_eq!(last[list], whole[list], "{list}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_matched_stop_cuts_ids_and_logprobs_alike() {
-    let script = Script { tokens_per_message: 8, ..Script::fixed(tokenizer::ids("go STOP on")) };
+    let script = Script {
+        tokens_per_message: 8,
+        ..Script::fixed(tokenizer::ids("go STOP on"))
+    };
     let rig = Rig::start([worker().script(script)]).await;
     let body = json!({"text": "hi", "return_logprob": true, "sampling_params": {"stop": "ST"}});
     let answer = rig.post("/generate", &body).await.body_json();
@@ -123,6 +178,11 @@ async fn a_matched_stop_cuts_ids_and_logprobs_alike() {
     assert_eq!(answer["output_ids"], json!(tokenizer::ids("go ST")));
     let info = &answer["meta_info"];
     assert_eq!(info["finish_reason"], json!({"type": "stop", "matched": "ST"}));
-    assert_eq!((&info["completion_tokens"], &info["output_token_logprobs_length"]), (&json!(5), &json!(5)));
-    rig.engines[0].wait_until(|record| record.counts.aborts == 1).await;
+    assert_eq!(
+        (&info["completion_tokens"], &info["output_token_logprobs_length"]),
+        (&json!(5), &json!(5))
+    );
+    rig.engines[0]
+        .wait_until(|record| record.counts.aborts == 1)
+        .await;
 }

@@ -1,4 +1,5 @@
 //! Clients that leave: in every phase the worker is told at once, by the end of the rpc and by an abort.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
 
 mod common;
 
@@ -12,7 +13,11 @@ const CHAT: &str = "/v1/chat/completions";
 
 /// A worker that is deaf to aborts: only the end of the rpc frees it.
 async fn rig(outcome: Outcome) -> Rig {
-    let script = Script { outcome, heeds_aborts: false, ..Script::fixed(tokenizer::ids("abc")) };
+    let script = Script {
+        outcome,
+        heeds_aborts: false,
+        ..Script::fixed(tokenizer::ids("abc"))
+    };
     Rig::start([worker().script(script)]).await
 }
 
@@ -30,7 +35,9 @@ async fn leave_when(rig: &Rig, body: &Value, holds: impl FnMut(&Record) -> bool)
 
 async fn assert_gone(rig: &Rig) {
     let left = tokio::time::Instant::now();
-    rig.engines[0].wait_until(|record| record.counts.cancelled == 1 && record.counts.aborts == 1).await;
+    rig.engines[0]
+        .wait_until(|record| record.counts.cancelled == 1 && record.counts.aborts == 1)
+        .await;
     assert!(left.elapsed() < Duration::from_millis(100));
     assert_eq!(rig.engines[0].num_running(), 0);
     let record = rig.engines[0].record();
@@ -83,7 +90,8 @@ async fn while_waiting_for_a_place() {
     let script = Script::ending(Outcome::HangBeforeHeaders);
     let options = json!({"max_concurrent_requests": 1, "queue_size": 1});
     let rig = Rig::with_options([worker().script(script)], &options).await;
-    let running = rig.post(CHAT, &chat("runs"));
+    let (runs, waits) = (chat("runs"), chat("waits"));
+    let running = rig.post(CHAT, &runs);
     tokio::pin!(running);
     tokio::select! {
         _ = &mut running => panic!("nothing answers"),
@@ -91,9 +99,8 @@ async fn while_waiting_for_a_place() {
     }
     for _ in 0..3 {
         // Each waiter that left has freed its place for the next.
-        let waits = tokio::time::timeout(Duration::from_secs(1), rig.post(CHAT, &chat("waits")));
-        let (waited, _) = tokio::join!(waits, async {});
-        assert!(waited.is_err());
+        let waiting = tokio::time::timeout(Duration::from_secs(1), rig.post(CHAT, &waits));
+        assert!(waiting.await.is_err());
     }
     assert_eq!(rig.engines[0].counts().requests, 1);
 }
@@ -109,15 +116,22 @@ async fn all_answers_of_a_request_end_together() {
 
 #[tokio::test(start_paused = true)]
 async fn an_abort_by_id_ends_that_request_only() {
-    let script = Script { outcome: Outcome::HangAfter { messages: 2 }, ..Script::fixed(tokenizer::ids("abc")) };
+    let script = Script {
+        outcome: Outcome::HangAfter { messages: 2 },
+        ..Script::fixed(tokenizer::ids("abc"))
+    };
     let rig = Rig::start([worker().script(script)]).await;
     let open = |rid: &str| json!({"text": "hi", "rid": rid, "sampling_params": {"n": 3}});
     let (first, second) = (open("job-1"), open("job-10"));
     let (first, second) = (rig.post("/generate", &first), rig.post("/generate", &second));
     tokio::pin!(second);
     let abort = async {
-        rig.engines[0].wait_until(|record| record.counts.requests == 2).await;
-        rig.post("/abort_request", &json!({"rid": "job-1"})).await.body_json()
+        rig.engines[0]
+            .wait_until(|record| record.counts.requests == 2)
+            .await;
+        rig.post("/abort_request", &json!({"rid": "job-1"}))
+            .await
+            .body_json()
     };
     let (first, told) = tokio::select! {
         both = async { tokio::join!(first, abort) } => both,
@@ -126,12 +140,26 @@ async fn an_abort_by_id_ends_that_request_only() {
     assert_eq!(told["num_aborted"], 1);
     let answers = first.body_json();
     assert_eq!(answers.as_array().unwrap().len(), 3);
-    assert!(answers.as_array().unwrap().iter().all(|a| a["meta_info"]["finish_reason"]["type"] == "abort"));
-    rig.engines[0].wait_until(|record| record.counts.cancelled == 1).await;
+    assert!(
+        answers
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|a| a["meta_info"]["finish_reason"]["type"] == "abort")
+    );
+    rig.engines[0]
+        .wait_until(|record| record.counts.cancelled == 1)
+        .await;
     assert_eq!(rig.engines[0].record().cancelled, ["job-1"]);
     assert_eq!(rig.engines[0].num_running(), 1);
     let unknown = rig.post("/abort_request", &json!({"rid": "nobody"})).await;
-    assert_eq!((unknown.status.as_u16(), &unknown.body_json()["num_aborted"]), (200, &json!(0)));
-    let told = rig.post("/abort_request", &json!({"abort_all": true})).await.body_json();
+    assert_eq!(
+        (unknown.status.as_u16(), &unknown.body_json()["num_aborted"]),
+        (200, &json!(0))
+    );
+    let told = rig
+        .post("/abort_request", &json!({"abort_all": true}))
+        .await
+        .body_json();
     assert_eq!(told["num_aborted"], 1);
 }

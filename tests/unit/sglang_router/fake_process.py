@@ -77,7 +77,10 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/readiness":
-            status, body = (200, {"status": "ready"}) if self.ready.is_set() else (503, {})
+            workers = len(sys.argv) - sys.argv.index("--worker-urls") - 1
+            # Before the word of the test, one worker is still missing.
+            healthy = workers if self.ready.is_set() else workers - 1
+            status, body = 200 if healthy else 503, {"healthy_workers": healthy}
         else:
             status, body = 200, {"data": [{"id": "fake-model"}]}
         content = json.dumps(body).encode()

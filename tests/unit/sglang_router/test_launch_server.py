@@ -5,8 +5,8 @@ import signal
 import socket
 
 import pytest
-from sglang_router.launch_server import split_router_flags
 
+from sglang_router.launch_server import StopSignal, main, split_router_flags
 from tests.unit.sglang_router.stage import Actor, Stage, free_port
 
 
@@ -183,3 +183,12 @@ def test_workers_that_never_get_ready_are_given_up(stage: Stage) -> None:
     assert "not ready after 1 s; allow more with --worker-startup-timeout-secs" in errors
     for actor in cast:
         actor.events_until_death()
+
+
+def test_without_the_engine_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(StopSignal, "listen", lambda self: None)
+    assert main(["--model-path", "demo"]) == 1
+    assert "the package sglang, which has the engine, is not installed" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import argparse
 
 import pytest
+
 from sglang_router import PolicyType, RouterArgs, option_schema
 from sglang_router.router import POLICIES, policy_from_str
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from sglang_router import text
 from tokenizers import decoders, models, pre_tokenizers, processors
+
+from sglang_router import text
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ eos_token }}{% endfor %}"

@@ -5,6 +5,9 @@ import sys
 from collections.abc import Sequence
 
 SERVER_COMMANDS = ("server", "serve")
+ALSO_HERE = (
+    "Also here: `smg server`, engine workers and a gateway in one command (`smg server --help`)."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -14,7 +17,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from sglang_router import launch_server
 
         return launch_server.main(arguments[1:])
-    return run_gateway(arguments)
+    status = run_gateway(arguments)
+    if arguments in (["-h"], ["--help"]):
+        print(f"\n{ALSO_HERE}")
+    return status
 
 
 def run_gateway(arguments: Sequence[str]) -> int:

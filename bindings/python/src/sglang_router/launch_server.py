@@ -223,7 +223,9 @@ class Server:
         ]
 
     def _is_ready(self) -> bool:
-        return self._http.get("/readiness") is not None
+        answer = self._http.get("/readiness")
+        healthy = answer.get("healthy_workers") if isinstance(answer, dict) else None
+        return healthy == len(self._workers)
 
     def _require_all_running(self) -> None:
         for child in (*self._workers, self._gateway):
@@ -253,7 +255,8 @@ class Server:
     def _ready_block(self) -> str:
         url = self._http.url
         model = self._model_name()
-        body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}]})
+        message = {"role": "user", "content": "Hello"}
+        body = json.dumps({"model": model, "messages": [message], "max_tokens": 64})
         curl = ["curl", f"{url}/v1/chat/completions", "-H", "Content-Type: application/json"]
         key = "" if self._args.api_key is None else ' -H "Authorization: Bearer $API_KEY"'
         return "\n".join(

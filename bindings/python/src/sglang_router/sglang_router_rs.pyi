@@ -2,6 +2,21 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, final
 
+__all__ = [
+    "FrontDoor",
+    "IncrementalDecoder",
+    "PolicyType",
+    "Router",
+    "StopMatcher",
+    "StopProgress",
+    "TextError",
+    "Tokenizer",
+    "get_verbose_version_string",
+    "get_version_string",
+    "option_schema",
+    "run",
+]
+
 class TextError(ValueError): ...
 
 @final

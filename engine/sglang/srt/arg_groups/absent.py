@@ -22,6 +22,7 @@ ABSENT_FLAGS = {
     "--disable-overlap-schedule": "steps are never overlapped; leave the option out.",
     "--enable-mixed-chunk": "prefill and decode are separate steps; leave the option out.",
     "--enable-priority-scheduling": "requests are ordered by --schedule-policy alone.",
+    "--grammar-backend": "structured output is not served; leave the option out.",
     "--sampling-backend": "there is one sampler; leave the option out.",
     "--admin-api-key": "use --api-key for the HTTP server.",
     "--ssl-keyfile": "end TLS in a proxy in front of the server.",

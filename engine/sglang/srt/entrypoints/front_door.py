@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import http.client
 import importlib
 import importlib.util
 import threading
@@ -14,6 +15,8 @@ from sglang.srt.server_args import ServerArgs
 WHEEL = "sglang_router"
 # Headings of the gateway's options that mean something before a single worker.
 GROUPS = ("Requests", "Metrics", "Logs")
+READY_INTERVAL = 0.1  # seconds between two looks
+READY_TIMEOUT = 5.0  # seconds
 KINDS = {"int": int, "float": float, "bool": bool, "str": str, "list": list}
 
 
@@ -47,8 +50,10 @@ def _option(entry: dict[str, Any]) -> Option:
 class FrontDoor:
     """An HTTP server that listens. `ended` is set when it serves no more, whatever the reason."""
 
-    def __init__(self, gateway: Any) -> None:
+    def __init__(self, gateway: Any, host: str, port: int) -> None:
         self._gateway = gateway
+        self._host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        self._port = port
         self._loop = asyncio.get_running_loop()
         self.ended = asyncio.Event()
         self.error: str | None = None
@@ -57,6 +62,21 @@ class FrontDoor:
     def stop(self) -> None:
         """Readiness goes off, running requests finish, then it ends. Returns at once."""
         self._gateway.stop()
+
+    async def until_ready(self) -> None:
+        """Returns once the server has found its worker and answers requests."""
+        while not await asyncio.to_thread(self._answers_ready):
+            await asyncio.sleep(READY_INTERVAL)
+
+    def _answers_ready(self) -> bool:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=READY_TIMEOUT)
+        try:
+            connection.request("GET", "/readiness")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
 
     def _watch(self) -> None:
         try:
@@ -87,4 +107,4 @@ async def open_front_door(args: ServerArgs, worker_socket: str) -> FrontDoor:
     }
     gateway = importlib.import_module(WHEEL).FrontDoor(options, worker_socket)
     await asyncio.to_thread(gateway.start)
-    return FrontDoor(gateway)
+    return FrontDoor(gateway, args.host, args.port)

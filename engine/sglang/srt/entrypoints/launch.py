@@ -51,7 +51,6 @@ def launch_server(args: ServerArgs) -> int:
     try:
         check_ports(args)
         check_files(args)
-        envs.SGLANG_USE_CPU_ENGINE.set(True)  # for the children: no accelerator is used
         found = with_model_path(args, model_source.locate_model(args, progress.update))
         progress.close()
         return asyncio.run(_serve(found, folder, progress))
@@ -113,7 +112,7 @@ async def _serve(args: ServerArgs, folder: str, progress: ProgressLine) -> int:
             worker.door = await front_door.open_front_door(args, worker_socket)
         await worker.until_ready()
         progress.close()
-        if client.state is WorkerState.READY:
+        if client.state is WorkerState.READY and await worker.door_is_ready():
             _announce(args, client, time.monotonic() - start)
         return await worker.until_end()
     finally:
@@ -133,9 +132,8 @@ def _announce(args: ServerArgs, client: SchedulerClient, seconds: float) -> None
     scheme = "grpc" if args.grpc_mode else "http"
     host = f"[{args.host}]" if ":" in args.host else args.host
     logger.info(
-        "The server is fired up and ready to roll! %s://%s:%d serves %s after %.1f s "
-        "(context %d tokens, KV pool %d tokens).",
-        scheme, host, args.port, args.served_model_name, seconds,
+        "Ready after %.1f s: %s://%s:%d serves %s (context %d tokens, KV pool %d tokens).",
+        seconds, scheme, host, args.port, args.served_model_name,
         client.ready.model.context_len, client.ready.max_total_num_tokens,
     )  # fmt: skip
 
@@ -164,6 +162,14 @@ class WorkerLife:
         """Returns when requests can be served, when the scheduler is dead, or on a signal."""
         await self._first_of(self._client.became_ready)
 
+    async def door_is_ready(self) -> bool:
+        """Waits until the front door, if there is one, has found the worker. False: it ends."""
+        if self.door is not None:
+            ready = asyncio.ensure_future(self.door.until_ready())
+            await self._first_of(ready)
+            return ready.done() or not ready.cancel()
+        return not self._stop.is_set()
+
     async def until_end(self) -> int:
         """Returns the exit code after a signal and the drain, or after a failure."""
         await self._first_of()
@@ -186,6 +192,8 @@ class WorkerLife:
             self.door.stop()
             await self._wait_for(self.door.ended, ABORT_TIMEOUT)
         await self._server.stop(ABORT_TIMEOUT)
+        if not self._client.became_ready.done():
+            self._process.kill()  # nothing to lose yet, and it may not listen for minutes
         self._client.shut_down()
         await asyncio.to_thread(self._process.end)
         self._receiving.cancel()

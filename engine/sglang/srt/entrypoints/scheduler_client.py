@@ -143,9 +143,9 @@ class SchedulerClient:
         if self.state is not WorkerState.READY:
             raise SchedulerUnavailable(self.reason)
         rids = tuple(entry.rid for entry in inputs)
-        taken = next((rid for rid in (request_id, *rids) if self._is_taken(rid)), None)
-        if taken is not None:
-            raise DuplicateRequest(f"Duplicate request ID detected: {taken}")
+        for rid in (request_id, *rids):
+            if rid in self._groups or rid in self._streams:
+                raise DuplicateRequest(f"Duplicate request ID detected: {rid}")
         stream = OutputStream(rids)
         self._groups[request_id] = rids
         self.idle.clear()
@@ -156,9 +156,6 @@ class SchedulerClient:
             yield stream
         finally:
             self._close_stream(request_id, stream)
-
-    def _is_taken(self, rid: str) -> bool:
-        return rid in self._groups or rid in self._streams
 
     def _close_stream(self, request_id: str, stream: OutputStream) -> None:
         for rid in stream.rids:

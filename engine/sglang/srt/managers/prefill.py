@@ -7,11 +7,13 @@ from sglang.srt.core.config import ScheduleConfig
 from sglang.srt.core.request import Req, RequestState
 from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.managers.waiting_queue import WaitingQueue
-from sglang.srt.mem_cache.radix_key import whole_pages
-from sglang.srt.mem_cache.request_memory import RequestMemory
+from sglang.srt.mem_cache.radix_key import RadixKey, whole_pages
+from sglang.srt.mem_cache.request_memory import RequestMemory, reusable_len
 
 # A long allowed answer reserves no more than this: most answers end earlier.
 MAX_RESERVED_NEW_TOKENS = 4096
+# Prompts that share so many uncached tokens are not computed side by side.
+MIN_SHARED_IN_BATCH = 32
 
 
 def reserved_new_tokens(req: Req) -> int:
@@ -26,6 +28,10 @@ class PrefillBudget:
     memory: int  # of the pool, now
     input: int
     chunk: int | None  # None: prompts are not cut
+
+    def lock(self, num_tokens: int) -> None:
+        self.room -= num_tokens
+        self.memory -= num_tokens
 
     def take(self, extend: int, reserve: int) -> None:
         self.room -= extend + reserve
@@ -87,7 +93,7 @@ class PrefillPlanner:
 
     def _budget(self, running: list[Req], new_token_ratio: float) -> PrefillBudget:
         memory = self._memory.room()
-        expected = sum(reserved_new_tokens(req) for req in running) * new_token_ratio
+        expected = 0
         return PrefillBudget(
             room=memory - int(expected),
             memory=memory,
@@ -101,23 +107,39 @@ class PrefillPlanner:
             return
         self._policy.calc_priority(waiting.reqs)
         for req in list(waiting):
-            if len(draft.reqs) >= limit:
+            if len(draft.reqs) >= limit or self.chunked is not None:
                 return
-            room_before = self._memory.room()
-            self._memory.attach_prefix(req)
-            # A lock takes the prefix out of what can be evicted.
-            locked = room_before - self._memory.room()
-            draft.budget.room -= locked
-            draft.budget.memory -= locked
-            if not self._add(req, draft, alone=not (running or draft.reqs)):
+            locked = self._attach_prefix(req, draft.budget)
+            waits = self._gains_by_waiting(req, draft)
+            if waits or not self._add(req, draft, alone=not (running or draft.reqs)):
                 self._memory.detach_prefix(req)
+                draft.budget.lock(-locked)
+                if waits:
+                    continue
                 return
             waiting.remove(req)
             req.state = RequestState.RUNNING
             if req.num_retractions == 0:
                 req.cached_tokens = req.kv_committed_len
-            if self.chunked is not None:
-                return
+
+    def _attach_prefix(self, req: Req, budget: PrefillBudget) -> int:
+        """Returns the tokens that the lock took out of what can be evicted."""
+        before = self._memory.room()
+        self._memory.attach_prefix(req)
+        locked = before - self._memory.room()
+        budget.lock(locked)
+        return locked
+
+    def _gains_by_waiting(self, req: Req, draft: _Draft) -> bool:
+        """Whether the batch computes much of this prompt already: a step later it is cached."""
+        if not self._memory.shares_prefixes:
+            return False
+        key = RadixKey(req.fill_ids[: reusable_len(req)], req.extra_key)
+        return any(
+            key.match_len(RadixKey(other.fill_ids, other.extra_key), self._memory.page_size)
+            >= req.kv_committed_len + MIN_SHARED_IN_BATCH
+            for other in draft.reqs
+        )
 
     def _add(self, req: Req, draft: _Draft, *, alone: bool) -> bool:
         """Adds the whole prompt or its first chunk, if it fits."""

@@ -28,6 +28,7 @@ from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.mem_cache.base_prefix_cache import CacheInitParams
 from sglang.srt.mem_cache.registry import TreeCacheBuildContext, create_tree_cache
 from sglang.srt.mem_cache.request_memory import RequestMemory
+from sglang.srt.model_loader.assets import ensure_assets
 from sglang.srt.server_args import ServerArgs
 
 if TYPE_CHECKING:
@@ -144,7 +145,9 @@ def warm_up(scheduler: "Scheduler") -> None:
     if reason is None or reason.type != "length":
         why = reason.message if reason is not None else "it did not end"
         raise RuntimeError(f"The warm-up generation failed: {why}")
-    scheduler.reset_statistics()
+    # The warm-up is no traffic: it leaves neither counters nor a cached prefix.
+    scheduler.memory.clear()
+    scheduler.stats.reset()
 
 
 def ready_message(worker: TpModelWorker, server_args: ServerArgs, startup_seconds: float) -> Ready:
@@ -174,6 +177,5 @@ def ready_message(worker: TpModelWorker, server_args: ServerArgs, startup_second
 
 
 def tokenizer_folder(server_args: ServerArgs) -> str:
-    """The folder itself, or the one that holds the weights file."""
-    path = Path(server_args.tokenizer_path or server_args.model_path)
-    return str(path if path.is_dir() else path.parent)
+    """The folder with tokenizer.json, template and configuration; made when it is not there."""
+    return str(ensure_assets(Path(server_args.tokenizer_path or server_args.model_path)))

@@ -132,6 +132,7 @@ class Scheduler:
             if request.rid in self.live:
                 raise Refused(f"Duplicate request ID detected: {request.rid}")
             req = admit(request, self.limits)
+            self.stop_rules.prepare(req)
             if self.waiting.is_full:
                 raise Refused("The request queue is full.", status_code=503)
         except Refused as refused:
@@ -170,11 +171,6 @@ class Scheduler:
     def loads(self, args: Mapping[str, object]) -> dict[str, object]:
         """The load right now, by the names of `LoadSnapshot`."""
         return dict(msgspec.structs.asdict(self._load()))
-
-    def reset_statistics(self) -> None:
-        """Called after the warm-up, which is no traffic."""
-        self.memory.clear()
-        self.stats.reset()
 
     # ---------------------------------------------------------------- steps
 

@@ -6,13 +6,17 @@ from typing import Any, Protocol
 from sglang.srt.core.messages import FinishReason
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
+from sglang.srt.managers.admission import Refused
 
 
 class StopText(Protocol):
     """Follows the text of one answer."""
 
     def push(self, token_id: int, watch: bool) -> str | None:
-        """Takes the next token; with `watch`, returns the stop string that it completes."""
+        """Takes the next token; with `watch`, returns the stop string that it completes.
+
+        ValueError: the tokenizer does not know the token.
+        """
 
 
 StopTextFactory = Callable[[SamplingParams], StopText]
@@ -24,6 +28,16 @@ class StopRules:
     def __init__(self, vocab_size: int, make_stop_text: StopTextFactory) -> None:
         self._vocab_size = vocab_size
         self._make_stop_text = make_stop_text
+
+    def prepare(self, req: Req) -> None:
+        """Called at admission. Refused: the stop strings cannot be followed, and why."""
+        params = req.sampling_params
+        if not (params.stop or params.stop_regex):
+            return
+        try:
+            req.text_state = self._make_stop_text(params)
+        except ValueError as error:
+            raise Refused(f"stop or stop_regex cannot be used: {error}") from error
 
     def append(self, req: Req, token_id: int) -> None:
         """Adds the token to the answer and sets `finished_reason` if that ends it."""
@@ -41,13 +55,14 @@ class StopRules:
         )
 
     def _text_ends(self, req: Req, token_id: int) -> FinishReason | None:
-        params = req.sampling_params
-        if not (params.stop or params.stop_regex):
+        stop_text: StopText | None = req.text_state
+        if stop_text is None:
             return None
-        if req.text_state is None:
-            req.text_state = self._make_stop_text(params)
-        stop_text: StopText = req.text_state
-        matched = stop_text.push(token_id, watch=may_stop(req))
+        try:
+            matched = stop_text.push(token_id, watch=may_stop(req))
+        except ValueError as error:
+            message = f"The text of the answer cannot be followed: {error}"
+            return FinishReason(type="abort", message=message, status_code=500)
         return None if matched is None else FinishReason(type="stop", matched=matched)
 
     def _token_ends(self, req: Req, token_id: int) -> FinishReason | None:

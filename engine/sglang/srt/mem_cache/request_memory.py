@@ -29,6 +29,7 @@ class RequestMemory:
         self.allocator = allocator
         self.page_size = allocator.page_size
         self.size = allocator.size
+        self.shares_prefixes = not tree_cache.is_chunk_cache()
 
     # ---------------------------------------------------------------- questions
 

@@ -25,14 +25,19 @@ class ProgressLine:
         self._phase_start = 0.0
         self._last_shown = 0.0
         self._line_open = False
+        self._was_done = False
 
     def update(self, phase: str, done_bytes: int = 0, total_bytes: int = 0) -> None:
         """Shows where `phase` is, at most ten times a second (a log line each five seconds)."""
         now = self._clock()
-        is_new, is_done = phase != self._phase, 0 < total_bytes <= done_bytes
+        is_new = phase != self._phase
         if is_new:
             self.close()
-            self._phase, self._phase_start = phase, now
+            self._phase, self._phase_start, self._was_done = phase, now, False
+        is_done = 0 < total_bytes <= done_bytes
+        if is_done and self._was_done:
+            return
+        self._was_done = is_done
         interval = REDRAW_INTERVAL if self._on_terminal else LOG_INTERVAL
         if not is_new and not is_done and now - self._last_shown < interval:
             return

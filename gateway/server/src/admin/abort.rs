@@ -30,7 +30,9 @@ struct AbortRequest {
 pub async fn abort(State(cx): State<Arc<Context>>, request: Request) -> Result<Response, Failure> {
     let incoming = Incoming::any(&cx, request).await?;
     let request: AbortRequest = serde_json::from_slice(&incoming.body).map_err(|error| {
-        ApiError::invalid_body(format!("the body must be an object with `rid` (text) or `abort_all` (bool): {error}"))
+        ApiError::invalid_body(format!(
+            "the body must be an object with `rid` (text) or `abort_all` (bool): {error}"
+        ))
     })?;
     let aborted = match (&request.rid, request.abort_all) {
         (_, true) => cx.live.abort_all(),
@@ -49,7 +51,11 @@ pub async fn abort(State(cx): State<Arc<Context>>, request: Request) -> Result<R
 /// The request may run for another gateway of the same workers.
 async fn forward(cx: &Context, rid: &str) {
     let members = cx.fleet.ready();
-    let aborts = join_all(members.iter().map(|member| member.client.abort(rid, "Aborted by /abort_request")));
+    let aborts = join_all(
+        members
+            .iter()
+            .map(|member| member.client.abort(rid, "Aborted by /abort_request")),
+    );
     match tokio::time::timeout(FORWARD_LIMIT, aborts).await {
         Ok(outcomes) => {
             for error in outcomes.into_iter().filter_map(Result::err) {

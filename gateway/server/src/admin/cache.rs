@@ -40,7 +40,11 @@ pub async fn flush(
         (false, false) => (StatusCode::PARTIAL_CONTENT, "partial_success"),
         (true, false) => (StatusCode::BAD_REQUEST, "failed"),
     };
-    let message = format!("Cache flushed on {} of {} workers", successful.len(), workers.len());
+    let message = format!(
+        "Cache flushed on {} of {} workers",
+        successful.len(),
+        workers.len()
+    );
     let body = json!({
         "status": word,
         "message": message,
@@ -61,9 +65,16 @@ async fn flush_one(member: &Member, timeout: f32) -> Result<(), String> {
 }
 
 fn parse_seconds(given: &str) -> Result<f32, Failure> {
-    let seconds = given.parse::<f32>().ok().filter(|seconds| (0.0..=600.0).contains(seconds));
+    let seconds = given
+        .parse::<f32>()
+        .ok()
+        .filter(|seconds| (0.0..=600.0).contains(seconds));
     seconds.ok_or_else(|| {
         let shown: String = given.chars().take(40).collect();
-        ApiError::bad_request("timeout", format!("timeout must be seconds from 0 to 600, got `{shown}`")).into()
+        ApiError::bad_request(
+            "timeout",
+            format!("timeout must be seconds from 0 to 600, got `{shown}`"),
+        )
+        .into()
     })
 }

@@ -27,7 +27,12 @@ pub async fn health(State(cx): State<Arc<Context>>) -> Response {
     if !cx.is_front_door || (cx.fleet.first_ready().is_ok() && !cx.lifecycle.is_draining()) {
         return (StatusCode::OK, "OK").into_response();
     }
-    let progress = cx.fleet.members().first().map(|member| member.progress().to_string()).unwrap_or_default();
+    let progress = cx
+        .fleet
+        .members()
+        .first()
+        .map(|member| member.progress().to_string())
+        .unwrap_or_default();
     unavailable(json!({"status": "starting", "message": progress}))
 }
 
@@ -73,14 +78,25 @@ pub async fn health_generate(State(cx): State<Arc<Context>>) -> Result<Response,
 }
 
 async fn generate_one(fleet: &Fleet) -> Result<(), Failure> {
-    let served = fleet.first_ready()?.served().ok_or_else(|| failed("no worker is ready".to_owned()))?;
+    let served = fleet
+        .first_ready()?
+        .served()
+        .ok_or_else(|| failed("no worker is ready".to_owned()))?;
     let tokens = [0];
-    let routable = Routable { tokens: &tokens, namespace: "health", expected_output_tokens: 1 };
+    let routable = Routable {
+        tokens: &tokens,
+        namespace: "health",
+        expected_output_tokens: 1,
+    };
     let chosen = fleet.choose(&served.model, &routable, &[])?;
     let spec = GenerateSpec {
         request_id: format!("HEALTH_CHECK_{}", Uuid::new_v4().simple()),
         input_ids: tokens.to_vec(),
-        sampling: Sampling { temperature: 0.0, max_new_tokens: Some(1), ..Sampling::default() },
+        sampling: Sampling {
+            temperature: 0.0,
+            max_new_tokens: Some(1),
+            ..Sampling::default()
+        },
         timeout: Some(GENERATION_LIMIT),
         ..GenerateSpec::default()
     };
@@ -93,5 +109,7 @@ async fn generate_one(fleet: &Fleet) -> Result<(), Failure> {
 }
 
 fn failed(message: String) -> Failure {
-    ApiError::unavailable(message, RETRY_AFTER).with_code("health_generate_failed").into()
+    ApiError::unavailable(message, RETRY_AFTER)
+        .with_code("health_generate_failed")
+        .into()
 }

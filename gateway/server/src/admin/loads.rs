@@ -13,7 +13,10 @@ use crate::{context::Context, endpoints::json, error::Failure, workers::Member};
 pub async fn native(State(cx): State<Arc<Context>>) -> Result<Response, Failure> {
     cx.fleet.first_ready()?;
     let now = unix_time();
-    let loads = of_workers(&cx).await.into_iter().flat_map(|(_, loads)| loads.unwrap_or_default());
+    let loads = of_workers(&cx)
+        .await
+        .into_iter()
+        .flat_map(|(_, loads)| loads.unwrap_or_default());
     let entries: Vec<Value> = loads
         .map(|load| {
             json!({
@@ -61,11 +64,15 @@ async fn of_workers(cx: &Context) -> Vec<(Arc<Member>, Option<Vec<Load>>)> {
     let members = cx.fleet.ready();
     let loads = join_all(members.iter().map(|member| member.client.loads())).await;
     let told = loads.into_iter().map(|loads| {
-        loads.inspect_err(|error| tracing::debug!(%error, "a worker does not tell its load")).ok()
+        loads
+            .inspect_err(|error| tracing::debug!(%error, "a worker does not tell its load"))
+            .ok()
     });
     members.into_iter().zip(told).collect()
 }
 
 fn unix_time() -> f64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |age| age.as_secs_f64())
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0.0, |age| age.as_secs_f64())
 }

@@ -60,9 +60,15 @@ pub async fn engines(State(cx): State<Arc<Context>>) -> Result<Response, Failure
 /// A worker's series as text: the operation answers the text itself or an object that has it under `text`.
 async fn fetch(member: &Member) -> Result<String, String> {
     let answer = tokio::time::timeout(FETCH_LIMIT, member.client.control("metrics", &Value::Null)).await;
-    let value = answer.map_err(|_| "no answer in time".to_owned())?.map_err(|error| error.message())?;
-    let text = value.as_str().or_else(|| value["text"].as_str()).or_else(|| value["metrics"].as_str());
-    text.map(str::to_owned).ok_or_else(|| "the worker's answer holds no text".to_owned())
+    let value = answer
+        .map_err(|_| "no answer in time".to_owned())?
+        .map_err(|error| error.message())?;
+    let text = value
+        .as_str()
+        .or_else(|| value["text"].as_str())
+        .or_else(|| value["metrics"].as_str());
+    text.map(str::to_owned)
+        .ok_or_else(|| "the worker's answer holds no text".to_owned())
 }
 
 /// Writes what is read at scrape time only.
@@ -84,6 +90,7 @@ fn observe(cx: &Context) {
                 BreakerState::HalfOpen => 2,
             },
         };
-        cx.telemetry.worker_state(&SharedString::from_owned(worker.url().to_owned()), state);
+        cx.telemetry
+            .worker_state(&SharedString::from_owned(worker.url().to_owned()), state);
     }
 }

@@ -7,8 +7,8 @@ use axum::{
     response::Response,
 };
 use smg_api::{
-    ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprobs, ChatMessage, ChatRequest, StreamOptions,
-    TokenLogprob, Usage,
+    ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprobs, ChatMessage, ChatRequest,
+    StreamOptions, TokenLogprob, Usage,
 };
 use smg_engine_client::LogprobRows;
 use smg_tokenizer::Tokenizer;
@@ -31,7 +31,11 @@ pub async fn handle(State(cx): State<Arc<Context>>, request: Request) -> Result<
 fn parse(incoming: &Incoming) -> Result<GenerateCall, Failure> {
     let request = ChatRequest::parse(&incoming.body)?;
     let id = incoming.call_id(&request.routing);
-    let wish = LogprobWish { start_len: -1, top: request.top_logprobs, token_ids: Vec::new() };
+    let wish = LogprobWish {
+        start_len: -1,
+        top: request.top_logprobs,
+        token_ids: Vec::new(),
+    };
     let prompt = PromptCall {
         input: Input::Chat {
             messages: request.messages,
@@ -53,7 +57,10 @@ fn parse(incoming: &Incoming) -> Result<GenerateCall, Failure> {
         model: request.model,
         stream: request.stream,
         prompts: vec![prompt],
-        render: Box::new(ChatRender { options: request.stream_options, ..ChatRender::default() }),
+        render: Box::new(ChatRender {
+            options: request.stream_options,
+            ..ChatRender::default()
+        }),
         body_len: incoming.body.len(),
         trace: incoming.trace(),
     })
@@ -74,7 +81,10 @@ struct ChatRender {
 
 impl ChatRender {
     fn send(&mut self, head: &Head, choices: [ChatChunkChoice; 1], events: &mut Events) {
-        let usage = self.options.continuous_usage_stats.then(|| self.tally.usage(head));
+        let usage = self
+            .options
+            .continuous_usage_stats
+            .then(|| self.tally.usage(head));
         let wanted = self.options.include_usage || self.options.continuous_usage_stats;
         let chunk = self.chunk.get_or_insert_with(|| new_chunk(head));
         chunk.choices.clear();
@@ -93,7 +103,12 @@ impl ChatRender {
 }
 
 fn new_chunk(head: &Head) -> ChatChunk {
-    ChatChunk::new(head.id.to_string(), head.created, head.model.to_string(), Vec::new())
+    ChatChunk::new(
+        head.id.to_string(),
+        head.created,
+        head.model.to_string(),
+        Vec::new(),
+    )
 }
 
 impl Render for ChatRender {
@@ -105,12 +120,23 @@ impl Render for ChatRender {
         if !std::mem::replace(&mut self.opened[index], true) {
             self.send(head, [ChatChunkChoice::opening(number)], events);
         }
-        let logprobs = delta.logprobs.as_ref().map(|rows| chat_logprobs(&head.tokenizer, rows));
+        let logprobs = delta
+            .logprobs
+            .as_ref()
+            .map(|rows| chat_logprobs(&head.tokenizer, rows));
         if !delta.text.is_empty() || logprobs.as_ref().is_some_and(|rows| !rows.content.is_empty()) {
-            self.send(head, [ChatChunkChoice::text(number, delta.text, logprobs)], events);
+            self.send(
+                head,
+                [ChatChunkChoice::text(number, delta.text, logprobs)],
+                events,
+            );
         }
         if let Some(end) = delta.end {
-            self.send(head, [ChatChunkChoice::closing(number, end.reason, end.matched)], events);
+            self.send(
+                head,
+                [ChatChunkChoice::closing(number, end.reason, end.matched)],
+                events,
+            );
         }
     }
 
@@ -129,12 +155,21 @@ impl Render for ChatRender {
                 index: index as u32,
                 finish_reason: answer.reason(),
                 matched_stop: answer.matched(),
-                logprobs: answer.logprobs.as_ref().map(|rows| chat_logprobs(&head.tokenizer, rows)),
+                logprobs: answer
+                    .logprobs
+                    .as_ref()
+                    .map(|rows| chat_logprobs(&head.tokenizer, rows)),
                 message: ChatMessage::assistant(answer.text),
             });
         }
         let usage = self.tally.usage(head);
-        let whole = ChatCompletion::new(head.id.to_string(), head.created, head.model.to_string(), choices, usage);
+        let whole = ChatCompletion::new(
+            head.id.to_string(),
+            head.created,
+            head.model.to_string(),
+            choices,
+            usage,
+        );
         serde_json::to_vec(&whole)
     }
 }
@@ -145,7 +180,14 @@ fn chat_logprobs(tokenizer: &Tokenizer, rows: &LogprobRows) -> ChatLogprobs {
         let (token, bytes) = token_text(tokenizer, id);
         // A token of the answer always has one; what is missing reads as impossible.
         let logprob = logprob.unwrap_or(f32::NEG_INFINITY);
-        TokenLogprob { token, logprob, bytes, top_logprobs: top_logprobs(tokenizer, rows.top.get(position)) }
+        TokenLogprob {
+            token,
+            logprob,
+            bytes,
+            top_logprobs: top_logprobs(tokenizer, rows.top.get(position)),
+        }
     });
-    ChatLogprobs { content: content.collect() }
+    ChatLogprobs {
+        content: content.collect(),
+    }
 }

@@ -7,8 +7,8 @@ use axum::{
     response::Response,
 };
 use smg_api::{
-    Completion, CompletionChoice, CompletionChunk, CompletionChunkChoice, CompletionLogprobs, CompletionRequest,
-    Prompt, StreamOptions, Usage,
+    Completion, CompletionChoice, CompletionChunk, CompletionChunkChoice, CompletionLogprobs,
+    CompletionRequest, Prompt, StreamOptions, Usage,
 };
 use smg_engine_client::LogprobRows;
 use smg_tokenizer::Tokenizer;
@@ -20,7 +20,9 @@ use super::{
 use crate::{
     context::Context,
     error::Failure,
-    pipeline::{self, Answer, CallId, Events, GenerateCall, Head, Input, LogprobWish, PromptCall, Render, TextDelta},
+    pipeline::{
+        self, Answer, CallId, Events, GenerateCall, Head, Input, LogprobWish, PromptCall, Render, TextDelta,
+    },
 };
 
 pub async fn handle(State(cx): State<Arc<Context>>, request: Request) -> Result<Response, Failure> {
@@ -33,14 +35,21 @@ fn parse(incoming: &Incoming) -> Result<GenerateCall, Failure> {
     let echo = request.echo;
     // An echoed prompt has its logprobs too.
     let start_len = if echo { 0 } else { -1 };
-    let wish = request.logprobs.map(|top| LogprobWish { start_len, top, token_ids: Vec::new() });
+    let wish = request.logprobs.map(|top| LogprobWish {
+        start_len,
+        top,
+        token_ids: Vec::new(),
+    });
     let skip_special_tokens = request.sampling.skip_special_tokens;
     let mut prompts = Vec::with_capacity(request.prompts.len());
     for (prompt, routing) in request.prompts.into_iter().zip(request.routing) {
         prompts.push(PromptCall {
             id: incoming.call_id(&routing),
             input: match prompt {
-                Prompt::Text(text) => Input::Text { text, field: "prompt" },
+                Prompt::Text(text) => Input::Text {
+                    text,
+                    field: "prompt",
+                },
                 Prompt::Ids(ids) => Input::Ids { ids, field: "prompt" },
             },
             sampling: request.sampling.clone(),
@@ -72,7 +81,12 @@ fn parse(incoming: &Incoming) -> Result<GenerateCall, Failure> {
 /// The one prompt's own id, else that of the request.
 fn answer_id(prompts: &[PromptCall], incoming: &Incoming) -> String {
     match prompts {
-        [PromptCall { id: CallId { value, .. }, .. }] => value.clone(),
+        [
+            PromptCall {
+                id: CallId { value, .. },
+                ..
+            },
+        ] => value.clone(),
         _ => incoming.id.0.to_string(),
     }
 }
@@ -92,7 +106,10 @@ struct CompletionRender {
 
 impl CompletionRender {
     fn send(&mut self, head: &Head, choices: [CompletionChunkChoice; 1], events: &mut Events) {
-        let usage = self.options.continuous_usage_stats.then(|| self.tally.usage(head));
+        let usage = self
+            .options
+            .continuous_usage_stats
+            .then(|| self.tally.usage(head));
         let wanted = self.options.include_usage || self.options.continuous_usage_stats;
         let chunk = self.chunk.get_or_insert_with(|| new_chunk(head));
         chunk.choices.clear();
@@ -109,15 +126,26 @@ impl CompletionRender {
     }
 
     /// Adds rows to the lists of a choice; `offset` is where the first token starts.
-    fn add_rows(&self, tokenizer: &Tokenizer, rows: &LogprobRows, offset: &mut usize, out: &mut CompletionLogprobs) {
+    fn add_rows(
+        &self,
+        tokenizer: &Tokenizer,
+        rows: &LogprobRows,
+        offset: &mut usize,
+        out: &mut CompletionLogprobs,
+    ) {
         for (position, (&id, &logprob)) in rows.token_ids.iter().zip(&rows.logprobs).enumerate() {
             let (token, bytes) = token_text(tokenizer, id);
             out.tokens.push(token);
             out.token_logprobs.push(logprob);
             // Nothing precedes the first token of a prompt: it has neither a logprob nor alternatives.
-            let top = rows.top.get(position).filter(|top| !top.is_empty() && logprob.is_some());
+            let top = rows
+                .top
+                .get(position)
+                .filter(|top| !top.is_empty() && logprob.is_some());
             let named = |top: &Vec<(u32, f32)>| {
-                top.iter().map(|&(id, logprob)| (token_text(tokenizer, id).0, logprob)).collect()
+                top.iter()
+                    .map(|&(id, logprob)| (token_text(tokenizer, id).0, logprob))
+                    .collect()
             };
             out.top_logprobs.push(top.map(named));
             out.text_offset.push(*offset);
@@ -134,7 +162,12 @@ fn num_chars_begun(bytes: &[u8]) -> usize {
 }
 
 fn new_chunk(head: &Head) -> CompletionChunk {
-    CompletionChunk::new(head.id.to_string(), head.created, head.model.to_string(), Vec::new())
+    CompletionChunk::new(
+        head.id.to_string(),
+        head.created,
+        head.model.to_string(),
+        Vec::new(),
+    )
 }
 
 impl Render for CompletionRender {
@@ -145,8 +178,8 @@ impl Render for CompletionRender {
         self.offsets.resize(head.num_answers(), None);
         let before = self.offsets[index];
         let mut offset = before.unwrap_or(0);
-        let mut logprobs = (delta.logprobs.is_some() || delta.prompt_logprobs.is_some())
-            .then(CompletionLogprobs::default);
+        let mut logprobs =
+            (delta.logprobs.is_some() || delta.prompt_logprobs.is_some()).then(CompletionLogprobs::default);
         if before.is_none()
             && let Some(echo) = &head.prompts[delta.prompt].echo
         {
@@ -162,10 +195,18 @@ impl Render for CompletionRender {
         }
         self.offsets[index] = Some(offset);
         if !delta.text.is_empty() || logprobs.as_ref().is_some_and(|lists| !lists.tokens.is_empty()) {
-            self.send(head, [CompletionChunkChoice::text(number, delta.text, logprobs)], events);
+            self.send(
+                head,
+                [CompletionChunkChoice::text(number, delta.text, logprobs)],
+                events,
+            );
         }
         if let Some(end) = delta.end {
-            self.send(head, [CompletionChunkChoice::closing(number, end.reason, end.matched)], events);
+            self.send(
+                head,
+                [CompletionChunkChoice::closing(number, end.reason, end.matched)],
+                events,
+            );
         }
     }
 
@@ -194,10 +235,22 @@ impl Render for CompletionRender {
                 Some(echo) => format!("{echo}{}", answer.text),
                 None => answer.text,
             };
-            choices.push(CompletionChoice { index: index as u32, text, logprobs, finish_reason, matched_stop });
+            choices.push(CompletionChoice {
+                index: index as u32,
+                text,
+                logprobs,
+                finish_reason,
+                matched_stop,
+            });
         }
         let usage = self.tally.usage(head);
-        let whole = Completion::new(head.id.to_string(), head.created, head.model.to_string(), choices, usage);
+        let whole = Completion::new(
+            head.id.to_string(),
+            head.created,
+            head.model.to_string(),
+            choices,
+            usage,
+        );
         serde_json::to_vec(&whole)
     }
 }

@@ -16,7 +16,9 @@ use super::{Incoming, usage::token_text};
 use crate::{
     context::Context,
     error::Failure,
-    pipeline::{self, Answer, End, Events, GenerateCall, Head, Input, LogprobWish, PromptCall, Render, TextDelta},
+    pipeline::{
+        self, Answer, End, Events, GenerateCall, Head, Input, LogprobWish, PromptCall, Render, TextDelta,
+    },
 };
 
 pub async fn handle(State(cx): State<Arc<Context>>, request: Request) -> Result<Response, Failure> {
@@ -33,7 +35,10 @@ fn parse(incoming: &Incoming) -> Result<GenerateCall, Failure> {
             id: incoming.call_id(&item.routing),
             input: match item.prompt {
                 Prompt::Text(text) => Input::Text { text, field: "text" },
-                Prompt::Ids(ids) => Input::Ids { ids, field: "input_ids" },
+                Prompt::Ids(ids) => Input::Ids {
+                    ids,
+                    field: "input_ids",
+                },
             },
             sampling: item.sampling,
             logprobs: item.logprobs.map(|wish| LogprobWish {
@@ -81,7 +86,9 @@ impl NativeRender {
     /// Adds news to an answer and returns it.
     fn absorb(&mut self, head: &Head, delta: TextDelta) -> &GenerateResponse {
         if self.answers.is_empty() {
-            self.answers = (0..head.num_answers()).map(|index| self.empty(head, index)).collect();
+            self.answers = (0..head.num_answers())
+                .map(|index| self.empty(head, index))
+                .collect();
         }
         let index = head.index(delta.prompt, delta.sample);
         let wish = self.wishes.get(delta.prompt).and_then(Option::as_ref);
@@ -93,7 +100,11 @@ impl NativeRender {
         info.completion_tokens = delta.counts.completion;
         info.cached_tokens = delta.counts.cached;
         if let Some(wish) = wish {
-            let triples = Triples { tokenizer: &head.tokenizer, with_text: self.with_text, wish };
+            let triples = Triples {
+                tokenizer: &head.tokenizer,
+                with_text: self.with_text,
+                wish,
+            };
             triples.add_output(info, delta.logprobs.as_ref());
             triples.add_input(info, delta.prompt_logprobs.as_deref());
         }
@@ -145,12 +156,19 @@ impl Render for NativeRender {
 fn finish(end: End, completion_tokens: u32) -> GenerateFinish {
     match end.reason {
         FinishReason::Stop => GenerateFinish::Stop { matched: end.matched },
-        FinishReason::Length => GenerateFinish::Length { length: completion_tokens },
-        FinishReason::Abort => {
-            GenerateFinish::Abort { message: end.message.unwrap_or_default(), status_code: None, err_type: None }
-        }
+        FinishReason::Length => GenerateFinish::Length {
+            length: completion_tokens,
+        },
+        FinishReason::Abort => GenerateFinish::Abort {
+            message: end.message.unwrap_or_default(),
+            status_code: None,
+            err_type: None,
+        },
     }
 }
+
+/// Tokens at one position with their logprobs.
+type Alternatives = Vec<(u32, f32)>;
 
 /// Turns rows into `[logprob, id, text]`.
 struct Triples<'a> {
@@ -165,43 +183,72 @@ impl Triples<'_> {
         self.add_tokens(rows, list);
         info.output_token_logprobs_length = Some(list.len());
         if self.wish.top > 0 {
-            self.add_rows(rows, |rows| &rows.top, info.output_top_logprobs.get_or_insert_default());
+            self.add_rows(
+                rows,
+                |rows| &rows.top,
+                info.output_top_logprobs.get_or_insert_default(),
+            );
         }
         if !self.wish.token_ids.is_empty() {
-            self.add_rows(rows, |rows| &rows.chosen, info.output_token_ids_logprobs.get_or_insert_default());
+            self.add_rows(
+                rows,
+                |rows| &rows.chosen,
+                info.output_token_ids_logprobs.get_or_insert_default(),
+            );
         }
     }
 
     fn add_input(&self, info: &mut MetaInfo, rows: Option<&LogprobRows>) {
         self.add_tokens(rows, info.input_token_logprobs.get_or_insert_default());
         if self.wish.top > 0 {
-            self.add_rows(rows, |rows| &rows.top, info.input_top_logprobs.get_or_insert_default());
+            self.add_rows(
+                rows,
+                |rows| &rows.top,
+                info.input_top_logprobs.get_or_insert_default(),
+            );
         }
         if !self.wish.token_ids.is_empty() {
-            self.add_rows(rows, |rows| &rows.chosen, info.input_token_ids_logprobs.get_or_insert_default());
+            self.add_rows(
+                rows,
+                |rows| &rows.chosen,
+                info.input_token_ids_logprobs.get_or_insert_default(),
+            );
         }
     }
 
     fn add_tokens(&self, rows: Option<&LogprobRows>, out: &mut Vec<LogprobTriple>) {
         let Some(rows) = rows else { return };
-        out.extend(rows.token_ids.iter().zip(&rows.logprobs).map(|(&id, &logprob)| self.triple(id, logprob)));
+        out.extend(
+            rows.token_ids
+                .iter()
+                .zip(&rows.logprobs)
+                .map(|(&id, &logprob)| self.triple(id, logprob)),
+        );
     }
 
     fn add_rows(
         &self,
         rows: Option<&LogprobRows>,
-        column: fn(&LogprobRows) -> &Vec<Vec<(u32, f32)>>,
+        column: fn(&LogprobRows) -> &[Alternatives],
         out: &mut Vec<Option<Vec<LogprobTriple>>>,
     ) {
         let Some(rows) = rows else { return };
         for position in 0..rows.token_ids.len() {
             let row = column(rows).get(position).filter(|row| !row.is_empty());
-            out.push(row.map(|row| row.iter().map(|&(id, logprob)| self.triple(id, Some(logprob))).collect()));
+            out.push(row.map(|row| {
+                row.iter()
+                    .map(|&(id, logprob)| self.triple(id, Some(logprob)))
+                    .collect()
+            }));
         }
     }
 
     fn triple(&self, token_id: u32, logprob: Option<f32>) -> LogprobTriple {
         let text = self.with_text.then(|| token_text(self.tokenizer, token_id).0);
-        LogprobTriple { logprob, token_id, text }
+        LogprobTriple {
+            logprob,
+            token_id,
+            text,
+        }
     }
 }

@@ -12,7 +12,9 @@ use crate::{context::Context, error::Failure};
 
 pub async fn model(State(cx): State<Arc<Context>>) -> Result<Response, Failure> {
     let member = cx.fleet.first_ready()?;
-    let served = member.served().ok_or_else(|| ApiError::internal("a ready worker has told no model"))?;
+    let served = member
+        .served()
+        .ok_or_else(|| ApiError::internal("a ready worker has told no model"))?;
     let info = &served.info;
     json(&json!({
         "model_path": info.model_path,
@@ -33,7 +35,11 @@ pub async fn model(State(cx): State<Arc<Context>>) -> Result<Response, Failure> 
 }
 
 fn preferred(params: &serde_json::Map<String, Value>) -> Value {
-    if params.is_empty() { Value::Null } else { json!(params) }
+    if params.is_empty() {
+        Value::Null
+    } else {
+        json!(params)
+    }
 }
 
 /// The worker's own flat object. Live cache counters come with our engines only.
@@ -48,5 +54,8 @@ pub async fn server(State(cx): State<Arc<Context>>) -> Result<Response, Failure>
 
 /// Foreign engines have no administrative operations, or not this one.
 fn lacks_operation(error: &EngineError) -> bool {
-    matches!(error.status_class(), StatusClass::Unimplemented | StatusClass::InvalidArgument)
+    matches!(
+        error.status_class(),
+        StatusClass::Unimplemented | StatusClass::InvalidArgument
+    )
 }

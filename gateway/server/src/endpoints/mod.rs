@@ -61,8 +61,15 @@ impl Incoming {
                 ApiError::invalid_body(format!("the request body broke off: {error}"))
             }
         })?;
-        let id = parts.extensions.remove().unwrap_or_else(|| RequestId::generate("req-"));
-        Ok(Self { id, headers: parts.headers, body: body.to_bytes() })
+        let id = parts
+            .extensions
+            .remove()
+            .unwrap_or_else(|| RequestId::generate("req-"));
+        Ok(Self {
+            id,
+            headers: parts.headers,
+            body: body.to_bytes(),
+        })
     }
 
     /// What the worker is told of the request besides its content.
@@ -78,18 +85,31 @@ impl Incoming {
     /// The id of one prompt's generation: the client's `rid`, else the request's.
     pub fn call_id(&self, routing: &Routing) -> CallId {
         match &routing.rid {
-            Some(rid) => CallId { value: rid.clone(), is_rid: true },
-            None => CallId { value: self.id.0.to_string(), is_rid: false },
+            Some(rid) => CallId {
+                value: rid.clone(),
+                is_rid: true,
+            },
+            None => CallId {
+                value: self.id.0.to_string(),
+                is_rid: false,
+            },
         }
     }
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
-    let Some(value) = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()) else { return false };
+    let Some(value) = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+    else {
+        return false;
+    };
     let media_type = value.split(';').next().unwrap_or_default().trim();
     let subtype = media_type.rsplit_once('/').map_or("", |(_, subtype)| subtype);
     media_type.eq_ignore_ascii_case("application/json")
-        || media_type.len() > 12 && media_type[..12].eq_ignore_ascii_case("application/") && subtype.ends_with("+json")
+        || media_type.len() > 12
+            && media_type[..12].eq_ignore_ascii_case("application/")
+            && subtype.ends_with("+json")
 }
 
 fn declared_length(headers: &HeaderMap) -> Option<u64> {

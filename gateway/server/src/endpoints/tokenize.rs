@@ -55,10 +55,17 @@ fn encode(served: &Served, request: TokenizeRequest) -> Result<TokenizeResponse,
         TokenizeInput::Chat { messages, template } => {
             let options = (template.add_generation_prompt, template.continue_final_message);
             // The template writes its own special tokens.
-            (vec![render_chat(tokenizer, &messages, options, &template.kwargs)?], false, false)
+            (
+                vec![render_chat(tokenizer, &messages, options, &template.kwargs)?],
+                false,
+                false,
+            )
         }
     };
-    let tokens = texts.iter().map(|text| tokenizer.encode(text, special)).collect::<Result<Vec<_>, _>>()?;
+    let tokens = texts
+        .iter()
+        .map(|text| tokenizer.encode(text, special))
+        .collect::<Result<Vec<_>, _>>()?;
     let count = tokens.iter().map(Vec::len).collect();
     let char_count = texts.iter().map(|text| text.chars().count()).collect();
     Ok(TokenizeResponse {

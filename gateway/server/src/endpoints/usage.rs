@@ -28,10 +28,15 @@ impl Tally {
         let completion = self.0.iter().map(|counts| counts.completion).sum();
         let prompts = || self.0.chunks(answers_per_prompt.max(1));
         let of_prompts = |count: fn(&Counts) -> u32| {
-            prompts().map(|answers| answers.iter().map(count).max().unwrap_or(0)).sum::<u32>()
+            prompts()
+                .map(|answers| answers.iter().map(count).max().unwrap_or(0))
+                .sum::<u32>()
         };
         // The first answer computed the prompt; the others found it in the cache.
-        let cached = prompts().filter_map(|answers| answers.first()).map(|counts| counts.cached).sum();
+        let cached = prompts()
+            .filter_map(|answers| answers.first())
+            .map(|counts| counts.cached)
+            .sum();
         Usage::new(of_prompts(|counts| counts.prompt), completion, cached)
     }
 }
@@ -47,7 +52,11 @@ pub fn top_logprobs(tokenizer: &Tokenizer, row: Option<&Vec<(u32, f32)>>) -> Vec
     let top = row.into_iter().flatten();
     top.map(|&(id, logprob)| {
         let (token, bytes) = token_text(tokenizer, id);
-        TopLogprob { token, logprob, bytes }
+        TopLogprob {
+            token,
+            logprob,
+            bytes,
+        }
     })
     .collect()
 }
@@ -57,12 +66,21 @@ mod tests {
     use super::*;
 
     fn counts(prompt: u32, completion: u32, cached: u32) -> Counts {
-        Counts { prompt, completion, cached }
+        Counts {
+            prompt,
+            completion,
+            cached,
+        }
     }
 
     #[test]
     fn a_prompt_counts_once_and_its_answers_each() {
-        let tally = Tally(vec![counts(10, 4, 2), counts(10, 6, 9), counts(7, 1, 0), counts(7, 2, 6)]);
+        let tally = Tally(vec![
+            counts(10, 4, 2),
+            counts(10, 6, 9),
+            counts(7, 1, 0),
+            counts(7, 2, 6),
+        ]);
         assert_eq!(tally.sum(2), Usage::new(17, 13, 2));
     }
 

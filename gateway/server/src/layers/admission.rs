@@ -55,16 +55,25 @@ pub async fn layer(State(cx): State<Arc<Context>>, request: Request, next: Next)
     // Taken before the check, so that the drain cannot miss a request that passed it.
     let token = cx.lifecycle.request();
     if cx.lifecycle.is_draining() {
-        let error = ApiError::unavailable("the gateway is shutting down", RETRY_AFTER).with_code("shutting_down");
+        let error =
+            ApiError::unavailable("the gateway is shutting down", RETRY_AFTER).with_code("shutting_down");
         return Failure(error).into_response();
     }
     let permit = match cx.admission.enter().await {
         Ok(permit) => permit,
         Err(failure) => return failure.into_response(),
     };
-    let held = Held { _permit: permit, _request: token };
+    let held = Held {
+        _permit: permit,
+        _request: token,
+    };
     let response = next.run(request).await;
-    response.map(|inner| Body::new(HeldBody { inner, held: Some(held) }))
+    response.map(|inner| {
+        Body::new(HeldBody {
+            inner,
+            held: Some(held),
+        })
+    })
 }
 
 // === impl Admission ===
@@ -83,7 +92,9 @@ impl Admission {
     }
 
     async fn enter(&self) -> Result<Option<OwnedSemaphorePermit>, Failure> {
-        let Some(limit) = &self.running else { return Ok(None) };
+        let Some(limit) = &self.running else {
+            return Ok(None);
+        };
         if let Ok(permit) = limit.permits.clone().try_acquire_owned() {
             self.telemetry.rate_limit("allowed");
             return Ok(Some(permit));
@@ -106,8 +117,11 @@ impl Admission {
             Err(_) => {
                 self.telemetry.rate_limit("timed_out");
                 let seconds = limit.patience.as_secs();
-                let message = format!("no request finished within {seconds} s of waiting (--queue-timeout-secs)");
-                Err(Failure(ApiError::unavailable(message, RETRY_AFTER).with_code("queue_timeout")))
+                let message =
+                    format!("no request finished within {seconds} s of waiting (--queue-timeout-secs)");
+                Err(Failure(
+                    ApiError::unavailable(message, RETRY_AFTER).with_code("queue_timeout"),
+                ))
             }
         }
     }
@@ -117,8 +131,12 @@ impl Admission {
         let Some(limit) = &self.running else { return };
         let inflight = limit.max_running - limit.permits.available_permits();
         let waiting = limit.max_waiting - limit.places.available_permits();
-        self.telemetry.gauge("smg_admission_inflight", Vec::new()).set(inflight as f64);
-        self.telemetry.gauge("smg_admission_queue_depth", Vec::new()).set(waiting as f64);
+        self.telemetry
+            .gauge("smg_admission_inflight", Vec::new())
+            .set(inflight as f64);
+        self.telemetry
+            .gauge("smg_admission_queue_depth", Vec::new())
+            .set(waiting as f64);
     }
 }
 
@@ -153,7 +171,12 @@ mod tests {
     use super::*;
 
     fn admission(max_running: usize, max_waiting: usize) -> Admission {
-        Admission::new(max_running, max_waiting, Duration::from_secs(60), Telemetry::new().unwrap())
+        Admission::new(
+            max_running,
+            max_waiting,
+            Duration::from_secs(60),
+            Telemetry::new().unwrap(),
+        )
     }
 
     #[tokio::test(start_paused = true)]
@@ -163,7 +186,10 @@ mod tests {
         let (first, second) = tokio::join!(admission.enter(), admission.enter());
         assert_eq!(first.unwrap_err().0.status, 503);
         let refused = second.unwrap_err().0;
-        assert_eq!((refused.status.as_u16(), refused.retry_after), (429, Some(RETRY_AFTER)));
+        assert_eq!(
+            (refused.status.as_u16(), refused.retry_after),
+            (429, Some(RETRY_AFTER))
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -181,6 +207,12 @@ mod tests {
         let left = tokio::time::timeout(Duration::from_secs(1), admission.enter()).await;
         assert!(left.is_err());
         let (waited, refused) = tokio::join!(admission.enter(), admission.enter());
-        assert_eq!((waited.unwrap_err().0.status, refused.unwrap_err().0.status.as_u16()), (http::StatusCode::SERVICE_UNAVAILABLE, 429));
+        assert_eq!(
+            (
+                waited.unwrap_err().0.status,
+                refused.unwrap_err().0.status.as_u16()
+            ),
+            (http::StatusCode::SERVICE_UNAVAILABLE, 429)
+        );
     }
 }

@@ -37,7 +37,12 @@ mod tests {
 
     #[test]
     fn only_the_exact_key_passes() {
-        let cases = [("Bearer secret", true), ("bearer secret", true), ("Bearer secre", false), ("secret", false)];
+        let cases = [
+            ("Bearer secret", true),
+            ("bearer secret", true),
+            ("Bearer secre", false),
+            ("secret", false),
+        ];
         for (given, passes) in cases {
             let mut headers = HeaderMap::new();
             headers.insert(header::AUTHORIZATION, HeaderValue::from_static(given));

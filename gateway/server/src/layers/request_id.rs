@@ -42,7 +42,12 @@ impl RequestId {
 }
 
 fn find(headers: &HeaderMap, names: &[String]) -> Option<RequestId> {
-    let given = names.iter().find_map(|name| headers.get(name))?.to_str().ok()?.trim();
+    let given = names
+        .iter()
+        .find_map(|name| headers.get(name))?
+        .to_str()
+        .ok()?
+        .trim();
     let usable = !given.is_empty() && given.len() <= MAX_RID_CHARS;
     usable.then(|| RequestId(given.into()))
 }
@@ -61,7 +66,9 @@ mod tests {
     use super::*;
 
     fn names() -> Vec<String> {
-        ["x-request-id", "x-correlation-id", "request-id"].map(str::to_owned).to_vec()
+        ["x-request-id", "x-correlation-id", "request-id"]
+            .map(str::to_owned)
+            .to_vec()
     }
 
     #[test]
@@ -75,7 +82,10 @@ mod tests {
     #[test]
     fn an_id_that_is_too_long_is_replaced() {
         let mut headers = HeaderMap::new();
-        headers.insert("x-request-id", HeaderValue::from_str(&"a".repeat(MAX_RID_CHARS + 1)).unwrap());
+        headers.insert(
+            "x-request-id",
+            HeaderValue::from_str(&"a".repeat(MAX_RID_CHARS + 1)).unwrap(),
+        );
         assert!(find(&headers, &names()).is_none());
     }
 

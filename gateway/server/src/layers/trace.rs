@@ -14,6 +14,9 @@ use tokio::time::Instant;
 use super::request_id::RequestId;
 use crate::{context::Context, error::ERROR_CODE_HEADER, telemetry::HttpOutcome};
 
+/// "Not ready" is a good answer to these, and whoever waits asks often.
+const PROBES: [&str; 3] = ["/health", "/readiness", "/ready"];
+
 pub async fn layer(State(cx): State<Arc<Context>>, request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = method_label(request.method());
@@ -24,11 +27,23 @@ pub async fn layer(State(cx): State<Arc<Context>>, request: Request, next: Next)
     let response = next.run(request).await;
 
     let status = response.status();
-    let error_code = response.headers().get(ERROR_CODE_HEADER).and_then(|v| v.to_str().ok()).unwrap_or("");
+    let error_code = response
+        .headers()
+        .get(ERROR_CODE_HEADER)
+        .and_then(|v| v.to_str().ok())
+        .unwrap_or("");
     let elapsed = started.elapsed();
-    cx.telemetry.http_response(method, &path, HttpOutcome { status: status.as_u16(), error_code, elapsed });
+    cx.telemetry.http_response(
+        method,
+        &path,
+        HttpOutcome {
+            status: status.as_u16(),
+            error_code,
+            elapsed,
+        },
+    );
     let id = id.as_ref().map_or("", |id| &*id.0);
-    if status.is_server_error() {
+    if status.is_server_error() && !PROBES.contains(&path.as_ref()) {
         tracing::warn!(id, method, %path, status = status.as_u16(), error_code, ?elapsed, "request failed");
     } else {
         tracing::debug!(id, method, %path, status = status.as_u16(), error_code, ?elapsed, "request answered");

@@ -50,10 +50,21 @@ pub struct CallId {
 
 /// What the model continues.
 pub enum Input {
-    Chat { messages: Value, add_generation_prompt: bool, continue_final_message: bool, kwargs: Map<String, Value> },
+    Chat {
+        messages: Value,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        kwargs: Map<String, Value>,
+    },
     /// `field` is what the endpoint calls it, here and below.
-    Text { text: String, field: &'static str },
-    Ids { ids: Vec<u32>, field: &'static str },
+    Text {
+        text: String,
+        field: &'static str,
+    },
+    Ids {
+        ids: Vec<u32>,
+        field: &'static str,
+    },
 }
 
 /// Which log probabilities are wanted.
@@ -181,8 +192,15 @@ impl Head {
 impl Answer {
     /// Empty answers for every prompt and sample, in order.
     pub fn all_of(head: &Head) -> Vec<Self> {
-        let positions = (0..head.prompts.len()).flat_map(|prompt| (0..head.n).map(move |sample| (prompt, sample)));
-        positions.map(|(prompt, sample)| Self { prompt, sample, ..Self::default() }).collect()
+        let positions =
+            (0..head.prompts.len()).flat_map(|prompt| (0..head.n).map(move |sample| (prompt, sample)));
+        positions
+            .map(|(prompt, sample)| Self {
+                prompt,
+                sample,
+                ..Self::default()
+            })
+            .collect()
     }
 
     pub fn absorb(&mut self, delta: TextDelta) {

@@ -107,7 +107,10 @@ impl PromptText {
         let answer = |_| AnswerText {
             decoder: tokenizer.decoder(decoding.skip_special_tokens),
             matcher: matchers.next(),
-            counts: Counts { prompt: num_tokens, ..Counts::default() },
+            counts: Counts {
+                prompt: num_tokens,
+                ..Counts::default()
+            },
             has_prompt_logprobs: false,
             ended: false,
         };
@@ -127,7 +130,9 @@ impl PromptText {
             EngineEvent::Complete(completion) => completion.index,
         };
         let sample = index as usize;
-        let Some(answer) = self.answers.get_mut(sample).filter(|answer| !answer.ended) else { return Ok(None) };
+        let Some(answer) = self.answers.get_mut(sample).filter(|answer| !answer.ended) else {
+            return Ok(None);
+        };
         let mut delta = match event {
             EngineEvent::Tokens(mut chunk) => {
                 if let Some(rows) = chunk.input_logprobs.take() {
@@ -163,7 +168,9 @@ impl Stream for PromptText {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            let Some(events) = &mut self.events else { return Poll::Ready(None) };
+            let Some(events) = &mut self.events else {
+                return Poll::Ready(None);
+            };
             let read = match ready!(events.poll_next_unpin(cx)) {
                 Some(Ok(event)) => self.read(event),
                 Some(Err(failure)) => Err(failure),
@@ -188,7 +195,10 @@ impl Stream for PromptText {
 
 impl AnswerText {
     fn read_tokens(&mut self, chunk: TokenChunk, stop_ids: &[u32]) -> Result<TextDelta, Failure> {
-        let mut delta = TextDelta { logprobs: chunk.output_logprobs, ..TextDelta::default() };
+        let mut delta = TextDelta {
+            logprobs: chunk.output_logprobs,
+            ..TextDelta::default()
+        };
         let mut num_read = 0;
         let mut matched = None;
         for &id in &chunk.token_ids {
@@ -212,7 +222,10 @@ impl AnswerText {
         if let Some(text) = matched {
             // Tokens behind the match were never asked for; they are not counted either.
             delta.token_ids.truncate(num_read);
-            delta.logprobs.iter_mut().for_each(|rows| truncate(rows, num_read));
+            delta
+                .logprobs
+                .iter_mut()
+                .for_each(|rows| truncate(rows, num_read));
             delta.end = Some(End::stop(MatchedStop::Text(text)));
         } else if chunk.completion_tokens > 0 {
             self.counts.completion = chunk.completion_tokens;
@@ -251,7 +264,12 @@ impl AnswerText {
             None => (reason, told),
         };
         let message = completion.finish.message;
-        delta.end = Some(End { reason, matched, message, num_retractions: completion.num_retractions });
+        delta.end = Some(End {
+            reason,
+            matched,
+            message,
+            num_retractions: completion.num_retractions,
+        });
         delta
     }
 
@@ -277,7 +295,12 @@ impl AnswerText {
 
 impl End {
     fn stop(matched: MatchedStop) -> Self {
-        Self { reason: FinishReason::Stop, matched: Some(matched), message: None, num_retractions: 0 }
+        Self {
+            reason: FinishReason::Stop,
+            matched: Some(matched),
+            message: None,
+            num_retractions: 0,
+        }
     }
 }
 

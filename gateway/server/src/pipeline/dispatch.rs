@@ -148,7 +148,10 @@ impl Leg {
                             }
                         }
                         None => {
-                            running.chosen.guard.record(Outcome::Answered, Instant::now().into_std());
+                            running
+                                .chosen
+                                .guard
+                                .record(Outcome::Answered, Instant::now().into_std());
                             return None;
                         }
                     }
@@ -160,9 +163,15 @@ impl Leg {
     async fn open(&mut self, chosen: Box<Chosen>) -> Result<Running, Failure> {
         let mut spec = self.prompt.spec.clone();
         spec.request_id = self.worker_id();
-        spec.timeout = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        spec.timeout = self
+            .deadline
+            .map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let events = chosen.member.client.generate(spec).await?;
-        Ok(Running { events, chosen, answered: false })
+        Ok(Running {
+            events,
+            chosen,
+            answered: false,
+        })
     }
 
     /// The id of this attempt on the worker. Two live requests there may not share one.
@@ -183,15 +192,24 @@ impl Leg {
             EngineEvent::Tokens(chunk) => chunk.cached_tokens,
             EngineEvent::Complete(completion) => completion.cached_tokens,
         };
-        self.cx.telemetry.cache_prediction(&self.labels, running.chosen.predicted_cached as u64, u64::from(cached));
+        self.cx.telemetry.cache_prediction(
+            &self.labels,
+            running.chosen.predicted_cached as u64,
+            u64::from(cached),
+        );
     }
 
     /// After a failure: chooses a worker for another attempt, or says why there is none.
     async fn recover(&mut self, mut running: Box<Running>, broken: Broken) -> Result<(), Failure> {
         let member = running.chosen.member.clone();
-        running.chosen.guard.record(broken.outcome(running.answered), Instant::now().into_std());
+        running
+            .chosen
+            .guard
+            .record(broken.outcome(running.answered), Instant::now().into_std());
         if broken.outcome(running.answered).is_failure() {
-            self.cx.telemetry.worker_error(member.worker.url(), broken.error_type());
+            self.cx
+                .telemetry
+                .worker_error(member.worker.url(), broken.error_type());
             tracing::warn!(worker = member.worker.url(), error = %broken, "a generation failed on its worker");
         }
         if broken.lost_connection() {
@@ -200,7 +218,9 @@ impl Leg {
         let answered = running.answered;
         // Gives the worker's load and the rpc back before any wait.
         drop(running);
-        let Broken::Engine(error) = broken else { return Err(broken.into()) };
+        let Broken::Engine(error) = broken else {
+            return Err(broken.into());
+        };
         self.attempts += 1;
         self.avoid.push(member.worker.id());
         if answered || !error.retryable() || !self.may_retry(&error) {
@@ -239,7 +259,12 @@ fn aborted(index: u32) -> Completion {
     let message = Some(ABORTED.to_owned());
     Completion {
         index,
-        finish: Finish { reason: FinishReason::Abort, matched: None, message, status_code: None },
+        finish: Finish {
+            reason: FinishReason::Abort,
+            matched: None,
+            message,
+            status_code: None,
+        },
         prompt_tokens: 0,
         completion_tokens: 0,
         cached_tokens: 0,
@@ -272,7 +297,9 @@ impl Drop for Running {
         // A worker that answered and was left (a stop string, a client that went) did well. Only the first
         // outcome of a guard counts, so a failure that was recorded stays.
         if self.answered {
-            self.chosen.guard.record(Outcome::Answered, Instant::now().into_std());
+            self.chosen
+                .guard
+                .record(Outcome::Answered, Instant::now().into_std());
         }
     }
 }
@@ -295,17 +322,23 @@ impl Broken {
             Self::Engine(error) => error,
         };
         match (error, error.status_class()) {
-            (EngineError::Connect { .. } | EngineError::Disconnected { .. } | EngineError::Protocol { .. }, _) => {
-                Outcome::TransportError
+            (
+                EngineError::Connect { .. } | EngineError::Disconnected { .. } | EngineError::Protocol { .. },
+                _,
+            ) => Outcome::TransportError,
+            (_, StatusClass::Internal | StatusClass::Unavailable | StatusClass::Cancelled) => {
+                Outcome::ServerError
             }
-            (_, StatusClass::Internal | StatusClass::Unavailable | StatusClass::Cancelled) => Outcome::ServerError,
             (_, StatusClass::Deadline) if !answered => Outcome::Stalled,
             _ => Outcome::Answered,
         }
     }
 
     fn lost_connection(&self) -> bool {
-        matches!(self, Self::Engine(EngineError::Connect { .. } | EngineError::Disconnected { .. }))
+        matches!(
+            self,
+            Self::Engine(EngineError::Connect { .. } | EngineError::Disconnected { .. })
+        )
     }
 
     fn error_type(&self) -> &'static str {
@@ -324,7 +357,9 @@ impl From<Broken> for Failure {
     fn from(broken: Broken) -> Self {
         match broken {
             Broken::Engine(error) => error.into(),
-            Broken::Stalled(_) => ApiError::timeout(broken.to_string()).with_code("worker_stalled").into(),
+            Broken::Stalled(_) => ApiError::timeout(broken.to_string())
+                .with_code("worker_stalled")
+                .into(),
         }
     }
 }

@@ -9,7 +9,9 @@ use smg_tokenizer::{RenderInput, StopMatcher, Tokenizer};
 use tokio::time::Instant;
 
 use super::call::{CallId, GenerateCall, Head, Input, PromptCall, PromptHead, Render};
-use crate::{context::Context, error::Failure, live::LiveGuard, telemetry::GenerationLabels, workers::Served};
+use crate::{
+    context::Context, error::Failure, live::LiveGuard, telemetry::GenerationLabels, workers::Served,
+};
 
 /// Bodies from this size on are tokenized on a thread of their own, so that other requests go on.
 pub const BLOCKING_BYTES: usize = 16 << 10;
@@ -81,11 +83,19 @@ pub async fn run(cx: &Arc<Context>, call: GenerateCall) -> Result<Prepared, Fail
         n,
         prompts: heads,
     };
-    Ok(Prepared { head, stream: call.stream, render: call.render, labels, prompts })
+    Ok(Prepared {
+        head,
+        stream: call.stream,
+        render: call.render,
+        labels,
+        prompts,
+    })
 }
 
 fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_secs())
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |age| age.as_secs())
 }
 
 /// A prompt's wishes without its input, which moves to the tokenizer.
@@ -118,7 +128,13 @@ fn split(prompts: Vec<PromptCall>) -> (Vec<Wish>, Vec<PromptInput>) {
                 extra_key: p.extra_key,
                 cache_salt: p.cache_salt,
             };
-            (wish, PromptInput { input: p.input, echo: p.echo })
+            (
+                wish,
+                PromptInput {
+                    input: p.input,
+                    echo: p.echo,
+                },
+            )
         })
         .unzip()
 }
@@ -132,7 +148,12 @@ async fn encode(
     body_len: usize,
 ) -> Result<Vec<Encoded>, Failure> {
     let tokenizer = served.tokenizer.clone();
-    let work = move || inputs.into_iter().map(|input| encode_one(&tokenizer, input)).collect();
+    let work = move || {
+        inputs
+            .into_iter()
+            .map(|input| encode_one(&tokenizer, input))
+            .collect()
+    };
     if body_len < BLOCKING_BYTES {
         return work();
     }
@@ -142,14 +163,25 @@ async fn encode(
 
 fn encode_one(tokenizer: &Tokenizer, prompt: PromptInput) -> Result<Encoded, Failure> {
     match prompt.input {
-        Input::Chat { messages, add_generation_prompt, continue_final_message, kwargs } => {
+        Input::Chat {
+            messages,
+            add_generation_prompt,
+            continue_final_message,
+            kwargs,
+        } => {
             let options = (add_generation_prompt, continue_final_message);
             let text = render_chat(tokenizer, &messages, options, &kwargs)?;
-            Ok(Encoded { ids: tokenizer.encode(&text, false)?, echo: None })
+            Ok(Encoded {
+                ids: tokenizer.encode(&text, false)?,
+                echo: None,
+            })
         }
         Input::Text { text, .. } => {
             let ids = tokenizer.encode(&text, true)?;
-            Ok(Encoded { ids, echo: prompt.echo.then_some(text) })
+            Ok(Encoded {
+                ids,
+                echo: prompt.echo.then_some(text),
+            })
         }
         Input::Ids { ids, .. } => {
             let echo = prompt.echo.then(|| tokenizer.decode(&ids, true)).transpose()?;
@@ -170,7 +202,13 @@ pub fn render_chat(
         ApiError::bad_request("messages", message).with_code("no_chat_template")
     })?;
     let (add_generation_prompt, continue_final_message) = options;
-    let input = RenderInput { messages, tools: None, add_generation_prompt, continue_final_message, kwargs };
+    let input = RenderInput {
+        messages,
+        tools: None,
+        add_generation_prompt,
+        continue_final_message,
+        kwargs,
+    };
     Ok(template.render(&input)?)
 }
 
@@ -214,9 +252,15 @@ fn check_ids(wish: &Wish, ids: &[u32], served: &Served) -> Result<(), Failure> {
     for &id in chosen {
         check_token_id("token_ids_logprob", id, vocab_size)?;
     }
-    let start = wish.logprobs.as_ref().map_or(-1, |logprobs| i64::from(logprobs.start_len));
+    let start = wish
+        .logprobs
+        .as_ref()
+        .map_or(-1, |logprobs| i64::from(logprobs.start_len));
     if start > ids.len() as i64 {
-        let message = format!("logprob_start_len is {start}, but the prompt has {} tokens", ids.len());
+        let message = format!(
+            "logprob_start_len is {start}, but the prompt has {} tokens",
+            ids.len()
+        );
         return Err(ApiError::bad_request("logprob_start_len", message).into());
     }
     Ok(())
@@ -252,7 +296,12 @@ fn prompt(
         trace: trace.to_vec(),
         ..GenerateSpec::default()
     };
-    Ok(PreparedPrompt { spec, decoding, live, is_rid: wish.id.is_rid })
+    Ok(PreparedPrompt {
+        spec,
+        decoding,
+        live,
+        is_rid: wish.id.is_rid,
+    })
 }
 
 /// Tokens of output that the context leaves; `None` where the worker does not tell its context.
@@ -272,20 +321,34 @@ fn decoding(sampling: &Sampling, served: &Served) -> Result<Decoding, Failure> {
     }
     let has_stops = !sampling.stop.is_empty() || !sampling.stop_regex.is_empty();
     let num_matchers = if has_stops { sampling.n } else { 0 };
-    let matcher =
-        |_| StopMatcher::new(sampling.stop.clone(), sampling.stop_regex.clone(), sampling.no_stop_trim);
+    let matcher = |_| {
+        StopMatcher::new(
+            sampling.stop.clone(),
+            sampling.stop_regex.clone(),
+            sampling.no_stop_trim,
+        )
+    };
     let matchers = (0..num_matchers).map(matcher).collect::<Result<_, _>>()?;
-    Ok(Decoding { skip_special_tokens: sampling.skip_special_tokens, stop_ids, matchers })
+    Ok(Decoding {
+        skip_special_tokens: sampling.skip_special_tokens,
+        stop_ids,
+        matchers,
+    })
 }
 
 /// The client's values over the model's defaults over the built-in ones.
 fn sampling(wish: Sampling, info: &ModelInfo, remaining: Option<u32>) -> smg_engine_client::Sampling {
     let model = |name: &str| {
-        let value = info.preferred_sampling_params.get(name).or_else(|| info.default_sampling_params.get(name));
+        let value = info
+            .preferred_sampling_params
+            .get(name)
+            .or_else(|| info.default_sampling_params.get(name));
         value.and_then(Value::as_f64)
     };
     let number = |given: Option<f32>, name: &str, built_in: f32| {
-        given.or_else(|| model(name).map(|value| value as f32)).unwrap_or(built_in)
+        given
+            .or_else(|| model(name).map(|value| value as f32))
+            .unwrap_or(built_in)
     };
     let top_k = wish.top_k.or_else(|| model("top_k").map(|value| value as i32));
     smg_engine_client::Sampling {

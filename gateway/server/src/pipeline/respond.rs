@@ -27,17 +27,29 @@ use crate::{error::Failure, telemetry::TokenCounts};
 const MAX_WRITE: usize = 16 << 10;
 
 pub async fn run(text: TextStream) -> Result<Response, Failure> {
-    let mut news = News { text, meter: Meter::default() };
+    let mut news = News {
+        text,
+        meter: Meter::default(),
+    };
     // A failure before the first news is an answer of its own; after it, the status is out.
     let first = match news.next().await {
         Some(first) => first?,
         None => return Err(ApiError::bad_gateway("the worker ended the stream without an answer").into()),
     };
-    if news.text.stream { Ok(stream(news, first)) } else { fold(news, first).await }
+    if news.text.stream {
+        Ok(stream(news, first))
+    } else {
+        fold(news, first).await
+    }
 }
 
 fn stream(news: News, first: TextDelta) -> Response {
-    let body = Body::from_stream(EventStream { news, first: Some(first), events: Events::default(), over: false });
+    let body = Body::from_stream(EventStream {
+        news,
+        first: Some(first),
+        events: Events::default(),
+        over: false,
+    });
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache"),
@@ -80,7 +92,9 @@ impl News {
         match &next {
             Poll::Ready(Some(Ok(delta))) => self.meter.see(delta, &self.text),
             Poll::Ready(Some(Err(failure))) => {
-                self.text.telemetry.generation_failed(&self.text.labels, failure.code());
+                self.text
+                    .telemetry
+                    .generation_failed(&self.text.labels, failure.code());
             }
             Poll::Ready(None) | Poll::Pending => {}
         }
@@ -115,7 +129,8 @@ impl Meter {
         }
         if self.num_ended == text.head.num_answers() {
             let now = Instant::now();
-            text.telemetry.generation_finished(&text.labels, now - started, now - first_token, self.tokens);
+            text.telemetry
+                .generation_finished(&text.labels, now - started, now - first_token, self.tokens);
         }
     }
 }

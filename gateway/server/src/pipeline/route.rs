@@ -39,14 +39,19 @@ pub fn choose(
     avoid: &[WorkerId],
 ) -> Result<Chosen, Failure> {
     let spec = &prompt.spec;
-    let expected = spec.sampling.max_new_tokens.unwrap_or(EXPECTED_OUTPUT_TOKENS).min(EXPECTED_OUTPUT_TOKENS);
+    let expected = spec
+        .sampling
+        .max_new_tokens
+        .unwrap_or(EXPECTED_OUTPUT_TOKENS)
+        .min(EXPECTED_OUTPUT_TOKENS);
     let routable = Routable {
         tokens: &spec.input_ids,
         namespace: &namespace(spec),
         expected_output_tokens: (expected * spec.sampling.n) as usize,
     };
     let chosen = cx.fleet.choose(model, &routable, avoid)?;
-    cx.telemetry.worker_selected(&model.clone().into(), cx.fleet.policy.name());
+    cx.telemetry
+        .worker_selected(&model.clone().into(), cx.fleet.policy.name());
     Ok(chosen)
 }
 

@@ -8,6 +8,7 @@ use std::{
     time::SystemTime,
 };
 
+use serde_json::{Map, Value};
 use smg_engine_client::{EngineError, ModelInfo};
 use smg_routing::{Role, WorkerInfo};
 use smg_tokenizer::{Tokenizer, TokenizerError, TokenizerFiles};
@@ -56,44 +57,83 @@ impl Fleet {
         source: &TokenizerSource,
         tasks: &TaskTracker,
     ) -> Result<(), LoadError> {
-        member.progress.store(Arc::new("reading its model information".to_owned()));
-        let info = member.client.model_info().await?;
+        member
+            .progress
+            .store(Arc::new("reading its model information".to_owned()));
+        let mut info = member.client.model_info().await?;
+        let server = self.server_info(member).await;
+        if info.max_context_length == 0 {
+            let told = server.get("context_length").and_then(Value::as_u64);
+            info.max_context_length = told.and_then(|tokens| u32::try_from(tokens).ok()).unwrap_or(0);
+        }
         let model: Arc<str> = info.model_id().into();
         if model.is_empty() {
             return Err(LoadError::Nameless);
         }
-        member.progress.store(Arc::new("fetching its tokenizer".to_owned()));
+        member
+            .progress
+            .store(Arc::new("fetching its tokenizer".to_owned()));
         let files = source.read(member, &info, tasks).await?;
         let fingerprint = files.fingerprint;
         let tokenizer = self.tokenizer(files, tasks).await?;
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_secs());
+        let since = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |age| age.as_secs());
         member.worker.set_info(WorkerInfo {
             model: Some(model.to_string()),
             role: Role::Regular,
-            labels: labels(&info),
+            labels: labels(&info, &server),
             ..WorkerInfo::default()
         });
-        member.served.store(Some(Arc::new(Served { model, info, tokenizer, since, fingerprint })));
+        member.served.store(Some(Arc::new(Served {
+            model,
+            info,
+            tokenizer,
+            since,
+            fingerprint,
+        })));
         member.progress.store(Arc::new("ready".to_owned()));
         member.stale.store(false, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The worker's options and state; empty where it does not tell, as nothing depends on them.
+    async fn server_info(&self, member: &Member) -> Map<String, Value> {
+        match member.client.server_info().await {
+            Ok(Value::Object(info)) => info,
+            Ok(_) => Map::new(),
+            Err(error) => {
+                tracing::debug!(worker = member.worker.url(), %error, "no server information");
+                Map::new()
+            }
+        }
     }
 
     /// A tokenizer for these files: that of another worker if it has the same ones.
     async fn tokenizer(&self, source: Source, tasks: &TaskTracker) -> Result<Tokenizer, LoadError> {
         let _building = self.building.lock().await;
         let others = self.members();
-        let same = others.iter().filter_map(|m| m.served()).find(|s| s.fingerprint == source.fingerprint);
+        let same = others
+            .iter()
+            .filter_map(|m| m.served())
+            .find(|s| s.fingerprint == source.fingerprint);
         if let Some(same) = same {
             return Ok(same.tokenizer.clone());
         }
         // Large vocabularies take a second of computing.
-        Ok(tasks.spawn_blocking(move || Tokenizer::new(source.files)).await??)
+        Ok(tasks
+            .spawn_blocking(move || Tokenizer::new(source.files))
+            .await??)
     }
 }
 
 impl TokenizerSource {
-    async fn read(&self, member: &Member, info: &ModelInfo, tasks: &TaskTracker) -> Result<Source, LoadError> {
+    async fn read(
+        &self,
+        member: &Member,
+        info: &ModelInfo,
+        tasks: &TaskTracker,
+    ) -> Result<Source, LoadError> {
         if let Some(folder) = &self.folder {
             return self.read_folder(folder.clone(), tasks).await;
         }
@@ -101,15 +141,24 @@ impl TokenizerSource {
             Ok(files) => return Ok(self.source(fingerprint_of_map(&files), TokenizerFiles::from_map(files)?)),
             Err(refusal) => refusal,
         };
-        let folder = if info.tokenizer_path.is_empty() { &info.model_path } else { &info.tokenizer_path };
+        let folder = if info.tokenizer_path.is_empty() {
+            &info.model_path
+        } else {
+            &info.tokenizer_path
+        };
         if folder.is_empty() || !Path::new(folder).is_dir() {
-            return Err(LoadError::NoTokenizer { refusal: refusal.message(), folder: folder.clone() });
+            return Err(LoadError::NoTokenizer {
+                refusal: refusal.message(),
+                folder: folder.clone(),
+            });
         }
         self.read_folder(folder.into(), tasks).await
     }
 
     async fn read_folder(&self, folder: PathBuf, tasks: &TaskTracker) -> Result<Source, LoadError> {
-        let files = tasks.spawn_blocking(move || TokenizerFiles::read_dir(&folder)).await??;
+        let files = tasks
+            .spawn_blocking(move || TokenizerFiles::read_dir(&folder))
+            .await??;
         Ok(self.source(fingerprint_of_files(&files), files))
     }
 
@@ -137,8 +186,20 @@ fn fingerprint_of_files(files: &TokenizerFiles) -> u64 {
     hasher.finish()
 }
 
-fn labels(info: &ModelInfo) -> BTreeMap<String, String> {
-    let entries = [
+/// Options of a worker that operators look for.
+const SERVER_LABELS: [&str; 8] = [
+    "version",
+    "tp_size",
+    "dp_size",
+    "page_size",
+    "device",
+    "dtype",
+    "max_running_requests",
+    "max_total_num_tokens",
+];
+
+fn labels(info: &ModelInfo, server: &Map<String, Value>) -> BTreeMap<String, String> {
+    let of_model = [
         ("model_path", info.model_path.clone()),
         ("tokenizer_path", info.tokenizer_path.clone()),
         ("weight_version", info.weight_version.clone()),
@@ -147,6 +208,17 @@ fn labels(info: &ModelInfo) -> BTreeMap<String, String> {
         ("max_context_length", info.max_context_length.to_string()),
         ("vocab_size", info.vocab_size.to_string()),
     ];
-    let named = entries.into_iter().filter(|(_, value)| !value.is_empty());
+    let of_server = SERVER_LABELS.iter().filter_map(|name| {
+        let text = match server.get(*name)? {
+            Value::String(text) => text.clone(),
+            Value::Number(number) => number.to_string(),
+            _ => return None,
+        };
+        Some((*name, text))
+    });
+    let named = of_model
+        .into_iter()
+        .chain(of_server)
+        .filter(|(_, value)| !value.is_empty());
     named.map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -13,7 +13,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{Fleet, Member, TokenizerSource};
 use crate::telemetry::Telemetry;
 
-/// A worker that loads, or whose last probe failed, is looked at again after this.
+/// A worker whose last probe failed is looked at again after this.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The same for a worker that did not come up in time, where no interval is set.
@@ -83,8 +83,12 @@ impl Watch {
         }
         match (worker.state(), probe) {
             (WorkerState::Ready, Probe::Healthy) => self.times.interval,
-            (WorkerState::Loading, _) => Some(self.times.startup_interval.min(RECHECK_INTERVAL)),
-            _ => Some(self.times.interval.map_or(RECHECK_INTERVAL, |interval| interval.min(RECHECK_INTERVAL))),
+            (WorkerState::Loading, _) => Some(self.times.startup_interval),
+            _ => Some(
+                self.times
+                    .interval
+                    .map_or(RECHECK_INTERVAL, |interval| interval.min(RECHECK_INTERVAL)),
+            ),
         }
     }
 
@@ -100,12 +104,19 @@ impl Watch {
                 }
                 (Probe::Failed, error.message())
             }
-            Err(_) => (Probe::Failed, format!("no answer to a probe within {:?}", self.times.timeout)),
+            Err(_) => (
+                Probe::Failed,
+                format!("no answer to a probe within {:?}", self.times.timeout),
+            ),
         }
     }
 
     fn unless_served(&self, probe: Probe) -> Probe {
-        if self.member.served().is_some() { probe } else { Probe::Loading }
+        if self.member.served().is_some() {
+            probe
+        } else {
+            Probe::Loading
+        }
     }
 
     fn must_load(&self) -> bool {
@@ -133,7 +144,10 @@ impl Watch {
 
     fn report_late(&self, was_late: &mut bool) {
         let limit = self.times.startup_limit.as_secs();
-        let words = format!("not ready after {limit} s (--worker-startup-timeout-secs): {}", self.member.progress());
+        let words = format!(
+            "not ready after {limit} s (--worker-startup-timeout-secs): {}",
+            self.member.progress()
+        );
         if !std::mem::replace(was_late, true) {
             tracing::error!(worker = self.member.worker.url(), "worker is {words}");
         }
@@ -143,22 +157,36 @@ impl Watch {
     fn report(&self, state: WorkerState) {
         let url = self.member.worker.url();
         let progress = self.member.progress();
-        let model = self.member.served().map_or_else(String::new, |served| served.model.to_string());
+        let model = self
+            .member
+            .served()
+            .map_or_else(String::new, |served| served.model.to_string());
         match state {
             WorkerState::Ready => tracing::info!(worker = url, model, "worker is ready"),
-            _ => tracing::warn!(worker = url, state = state.name(), reason = %progress, "worker left service"),
+            _ => {
+                tracing::warn!(worker = url, state = state.name(), reason = %progress, "worker left service")
+            }
         }
     }
 }
 
 /// The worker is there and says itself that it does not serve yet.
 fn is_loading(error: &EngineError) -> bool {
-    matches!(error, EngineError::Status { class: StatusClass::Unavailable, .. })
+    matches!(
+        error,
+        EngineError::Status {
+            class: StatusClass::Unavailable,
+            ..
+        }
+    )
 }
 
 /// The connection is gone; who answers next may be another process.
 fn is_broken(error: &EngineError) -> bool {
-    matches!(error, EngineError::Connect { .. } | EngineError::Disconnected { .. })
+    matches!(
+        error,
+        EngineError::Connect { .. } | EngineError::Disconnected { .. }
+    )
 }
 
 async fn sleep_or_never(wait: Option<Duration>) {

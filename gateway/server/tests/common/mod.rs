@@ -30,6 +30,7 @@ pub struct Rig {
     pub network: MemoryNetwork,
     pub shutdown: Shutdown,
     pub tasks: TaskTracker,
+    addresses: Vec<Address>,
     ended: Option<oneshot::Receiver<Result<(), ServeError>>>,
     servers: Vec<Server>,
     background: TaskTracker,
@@ -52,7 +53,10 @@ pub fn card(model: &str) -> GetModelInfoResponse {
 
 /// A ready worker that serves [`MODEL`] with the byte tokenizer.
 pub fn worker() -> SimulatedEngineBuilder {
-    SimulatedEngine::builder().card(card(MODEL)).tokenizer_files(&tokenizer::files()).unwrap()
+    SimulatedEngine::builder()
+        .card(card(MODEL))
+        .tokenizer_files(&tokenizer::files())
+        .unwrap()
 }
 
 pub fn address_of(worker: usize) -> Address {
@@ -76,9 +80,20 @@ impl Rig {
 
     /// The same without waiting for the workers.
     pub async fn unready(workers: impl IntoIterator<Item = SimulatedEngineBuilder>, options: &Value) -> Self {
-        let network = MemoryNetwork::new();
         let engines: Vec<SimulatedEngine> = workers.into_iter().map(SimulatedEngineBuilder::build).collect();
-        let urls: Vec<String> = (0..engines.len()).map(|worker| address_of(worker).to_string()).collect();
+        let addresses = (0..engines.len()).map(address_of).collect();
+        Self::launch(engines, addresses, options).await
+    }
+
+    /// The front door of one worker behind a Unix socket. Not waited for.
+    pub async fn front_door(worker: SimulatedEngineBuilder) -> Self {
+        let address = Address::Unix("/run/worker.sock".into());
+        Self::launch(vec![worker.build()], vec![address], &json!({})).await
+    }
+
+    async fn launch(engines: Vec<SimulatedEngine>, addresses: Vec<Address>, options: &Value) -> Self {
+        let network = MemoryNetwork::new();
+        let urls: Vec<String> = addresses.iter().map(Address::to_string).collect();
         let mut config = Map::from_iter([("worker_urls".to_owned(), json!(urls))]);
         config.extend(options.as_object().unwrap().clone());
         let shutdown = Shutdown::default();
@@ -94,8 +109,17 @@ impl Rig {
         let config = smg::config::from_map(&config).unwrap();
         let (done, ended) = oneshot::channel();
         let background = TaskTracker::new();
-        let mut rig =
-            Self { engines, network, shutdown, tasks, ended: Some(ended), servers: Vec::new(), background };
+        let ended = Some(ended);
+        let mut rig = Self {
+            engines,
+            network,
+            shutdown,
+            tasks,
+            addresses,
+            ended,
+            servers: Vec::new(),
+            background,
+        };
         for worker in 0..rig.engines.len() {
             let server = rig.serve(worker);
             rig.servers.push(server);
@@ -110,7 +134,10 @@ impl Rig {
 
     fn serve(&self, worker: usize) -> Server {
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        let (engine, listener) = (self.engines[worker].clone(), self.network.listen(address_of(worker)));
+        let (engine, listener) = (
+            self.engines[worker].clone(),
+            self.network.listen(self.addresses[worker].clone()),
+        );
         let stopped = stop.clone().cancelled_owned();
         tasks.spawn(async move { engine.serve(listener, stopped).await.unwrap() });
         Server { stop, tasks }
@@ -142,6 +169,13 @@ impl Rig {
         }
     }
 
+    /// Virtual time passes until a condition holds.
+    pub async fn until(&self, mut holds: impl FnMut(&Self) -> bool) {
+        while !holds(self) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     /// The result of `serve`, once it returns.
     pub async fn ended(&mut self) -> Result<(), ServeError> {
         self.ended.take().unwrap().await.unwrap()
@@ -150,7 +184,10 @@ impl Rig {
     // ------------------------------------------------------------ HTTP
 
     pub async fn get(&self, path: &str) -> Answer {
-        self.send(Method::GET, path, &[], Bytes::new()).await.whole().await
+        self.send(Method::GET, path, &[], Bytes::new())
+            .await
+            .whole()
+            .await
     }
 
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
@@ -160,22 +197,31 @@ impl Rig {
     /// Sends JSON and returns when the head of the answer is there.
     pub async fn open(&self, path: &str, body: &Value) -> Exchange {
         let headers = [("content-type", "application/json")];
-        self.send(Method::POST, path, &headers, Bytes::from(body.to_string())).await
+        self.send(Method::POST, path, &headers, Bytes::from(body.to_string()))
+            .await
     }
 
     pub async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Bytes) -> Exchange {
         let (mut sender, connection) = self.connect().await;
-        let mut request = Request::builder().method(method).uri(path).header("host", "gateway");
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "gateway");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let response = sender.send_request(request.body(Full::new(body)).unwrap()).await.unwrap();
+        let response = sender
+            .send_request(request.body(Full::new(body)).unwrap())
+            .await
+            .unwrap();
         Exchange { response, connection }
     }
 
     async fn connect(&self) -> (hyper::client::conn::http1::SendRequest<Full<Bytes>>, Connection) {
         let io = self.network.connect(&gateway()).await.unwrap();
-        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io)).await.unwrap();
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
+            .await
+            .unwrap();
         let task = self.background.spawn(async move {
             // Connections that a test cuts end in an error.
             drop(connection.await);
@@ -208,7 +254,11 @@ impl Exchange {
         let (head, body) = self.response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         drop(self.connection);
-        Answer { status: head.status, headers: head.headers, body }
+        Answer {
+            status: head.status,
+            headers: head.headers,
+            body,
+        }
     }
 
     /// The next piece of a streamed answer.
@@ -238,15 +288,24 @@ impl Answer {
     /// The payloads of the events of a stream, which must end in `[DONE]`.
     pub fn events(&self) -> Vec<Value> {
         assert_eq!(self.headers["content-type"], "text/event-stream", "{self:?}");
-        let text = self.text().strip_suffix("data: [DONE]\n\n").expect("a stream ends in [DONE]");
+        let text = self
+            .text()
+            .strip_suffix("data: [DONE]\n\n")
+            .expect("a stream ends in [DONE]");
         let events = text.split_terminator("\n\n");
-        events.map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap()).collect()
+        events
+            .map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap())
+            .collect()
     }
 
     #[track_caller]
     pub fn assert_error(&self, status: u16, code: &str) -> Value {
         let body = self.body_json();
-        assert_eq!((self.status.as_u16(), body["error"]["code"].as_str()), (status, Some(code)), "{body}");
+        assert_eq!(
+            (self.status.as_u16(), body["error"]["code"].as_str()),
+            (status, Some(code)),
+            "{body}"
+        );
         assert_eq!(self.headers["x-smg-error-code"], code);
         assert!(!body["error"]["message"].as_str().unwrap().is_empty());
         body["error"].clone()
@@ -256,7 +315,10 @@ impl Answer {
 // ---------------------------------------------------------------- the gateway's listener
 
 fn gateway() -> Address {
-    Address::Tcp { host: "gateway".to_owned(), port: 1 }
+    Address::Tcp {
+        host: "gateway".to_owned(),
+        port: 1,
+    }
 }
 
 struct MemoryBinder(MemoryNetwork);

@@ -16,9 +16,11 @@ pub fn files() -> BTreeMap<String, Vec<u8>> {
         json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
                "normalized": false, "special": true})
     };
-    let vocab: Map<String, Value> =
-        (0u32..256).map(|byte| (letter(byte).to_string(), json!(byte))).collect();
-    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let vocab: Map<String, Value> = (0u32..256)
+        .map(|byte| (letter(byte).to_string(), json!(byte)))
+        .collect();
+    let byte_level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
     let tokenizer = json!({
         "version": "1.0",
         "added_tokens": [special(EOS, "<|end|>"), special(TURN_START, "<|start|>")],
@@ -31,14 +33,21 @@ pub fn files() -> BTreeMap<String, Vec<u8>> {
     let config = json!({"eos_token": "<|end|>", "chat_template": TEMPLATE});
     BTreeMap::from([
         ("tokenizer.json".to_owned(), tokenizer.to_string().into_bytes()),
-        ("tokenizer_config.json".to_owned(), config.to_string().into_bytes()),
+        (
+            "tokenizer_config.json".to_owned(),
+            config.to_string().into_bytes(),
+        ),
     ])
 }
 
 /// The character that byte-level vocabularies write for a byte.
 fn letter(byte: u32) -> char {
     let printable = |b: &u32| matches!(b, 33..=126 | 161..=172 | 174..=255);
-    let code = if printable(&byte) { byte } else { 256 + (0..byte).filter(|b| !printable(b)).count() as u32 };
+    let code = if printable(&byte) {
+        byte
+    } else {
+        256 + (0..byte).filter(|b| !printable(b)).count() as u32
+    };
     char::from_u32(code).unwrap()
 }
 

@@ -120,6 +120,8 @@ class WordStops:
     """Text where every token is one word; a stop string is such a word."""
 
     def __init__(self, params: SamplingParams) -> None:
+        if "(" in params.stop_regex:
+            raise ValueError("unclosed group")
         self._params = params
 
     def push(self, token_id: int, watch: bool) -> str | None:

@@ -1,10 +1,8 @@
 """Answers do not depend on how they were scheduled, and no page is ever lost."""
 
-import random
-
 import pytest
 
-from sglang.srt.core.messages import AbortInput, ControlInput, ShutdownInput, StepOutput
+from sglang.srt.core.messages import StepOutput
 from tests.unit.srt.managers.engine import (
     EOS,
     VOCAB,
@@ -115,6 +113,14 @@ def test_lpm_admits_the_longest_cached_prefix_first() -> None:
     engine.run(generate("cold", prompt_of(50, 2), 1), generate("warm", warm, 1))
     order = [batch.reqs[0].rid for batch in engine.model.batches[1:]]
     assert order == ["warm", "cold"]
+
+
+def test_equal_prompts_of_one_moment_are_computed_once() -> None:
+    engine = Engine(page_size=16)
+    prompt = prompt_of(100)
+    answers = engine.run(*(generate(f"r{i}", prompt) for i in range(4)))
+    assert [answers[f"r{i}"].last.cached_tokens for i in range(4)] == [0, 96, 96, 96]
+    assert all(answers[f"r{i}"].token_ids == reference(prompt, 8) for i in range(4))
 
 
 def test_namespaces_do_not_share() -> None:
@@ -310,184 +316,3 @@ def test_counters_add_up() -> None:
     assert last.load.cached_tokens_total == 49
     assert last.load.generation_tokens_total == 10
     assert (last.load.num_running_reqs, last.load.num_used_tokens) == (0, 0)
-
-
-# ------------------------------------------------------------------ aborts
-
-
-def aborted(engine: Engine, rid: str) -> bool:
-    finish = engine.outbox.answers[rid].finish
-    return finish is not None and finish.type == "abort"
-
-
-def test_waiting_request_is_aborted_without_memory() -> None:
-    engine = Engine(max_running_requests=1)
-    engine.send(generate("a", prompt_of(10), 50), generate("b", prompt_of(10, 1), 50))
-    engine.step()
-    engine.send(AbortInput(rids=["b"]))
-    engine.step()
-    finish = engine.outbox.answers["b"].finish
-    assert finish is not None and str(finish.message).startswith("Abort in waiting queue")
-    assert "b" not in engine.scheduler.live
-
-
-def test_request_in_chunks_is_aborted() -> None:
-    engine = Engine(chunked_prefill_size=16)
-    engine.send(generate("a", prompt_of(100), 5))
-    engine.step()
-    engine.send(AbortInput(rids=["a"]))
-    engine.step()
-    assert aborted(engine, "a")
-    assert engine.used() == 0
-    assert engine.ask(prompt_of(100), 5).token_ids == reference(prompt_of(100), 5)
-
-
-def test_running_request_is_aborted_and_its_neighbours_go_on() -> None:
-    engine = Engine(page_size=16)
-    prompts = {rid: prompt_of(20, i) for i, rid in enumerate(["job-1", "job-10", "job-11"])}
-    engine.send(*(generate(rid, prompt, 30) for rid, prompt in prompts.items()))
-    for _ in range(5):
-        engine.step()
-    engine.send(AbortInput(rids=["job-1"]))
-    answers = engine.run()
-    assert aborted(engine, "job-1")
-    assert len(answers["job-1"].token_ids) == 5
-    for rid in ("job-10", "job-11"):
-        assert answers[rid].token_ids == reference(prompts[rid], 30)
-
-
-def test_abort_of_a_finished_request_changes_nothing() -> None:
-    engine = Engine()
-    engine.run(generate("a", prompt_of(10), 2))
-    engine.send(AbortInput(rids=["a", "never seen"]))
-    engine.step()
-    finish = engine.outbox.answers["a"].finish
-    assert finish is not None and finish.type == "length"
-
-
-def test_abort_of_all_ends_every_request() -> None:
-    engine = Engine(max_running_requests=2, chunked_prefill_size=16)
-    engine.send(*(generate(f"r{i}", prompt_of(40, i), 30) for i in range(5)))
-    for _ in range(4):
-        engine.step()
-    engine.send(AbortInput(all=True))
-    engine.step()
-    assert engine.scheduler.is_idle
-    assert engine.used() == 0
-
-
-def test_expired_request_is_aborted() -> None:
-    engine = Engine(max_running_requests=1)
-    engine.send(generate("run", prompt_of(9), 90, deadline=5.0))
-    engine.send(generate("wait", prompt_of(9, 1), 3, deadline=5.0))
-    engine.step()
-    assert not engine.scheduler.is_idle
-    engine.now = 5.0
-    engine.step()
-    assert aborted(engine, "run") and aborted(engine, "wait")
-    assert engine.used() == 0
-
-
-def test_full_queue_refuses() -> None:
-    engine = Engine(max_queued_requests=2)
-    engine.send(*(generate(f"r{i}", prompt_of(5, i)) for i in range(3)))
-    answers = engine.run()
-    finish = answers["r2"].finish
-    assert finish is not None
-    assert (finish.status_code, finish.message) == (503, "The request queue is full.")
-    assert answers["r1"].token_ids == reference(prompt_of(5, 1), 8)
-
-
-def test_constraint_is_refused_without_a_grammar_backend() -> None:
-    answer = Engine().ask(prompt_of(5), 5, regex="a+")
-    assert answer.finish is not None and answer.finish.status_code == 400
-
-
-def test_token_outside_the_vocabulary_in_a_prompt_is_refused() -> None:
-    answer = Engine().ask([1, VOCAB], 5)
-    assert answer.finish is not None
-    assert f"token {VOCAB}" in str(answer.finish.message)
-
-
-def test_shutdown_answers_everybody_and_stops() -> None:
-    engine = Engine()
-    engine.send(generate("a", prompt_of(9), 90))
-    engine.step()
-    engine.send(generate("b", prompt_of(9, 1), 90), ShutdownInput())
-    assert engine.scheduler.stopped
-    assert aborted(engine, "a") and aborted(engine, "b")
-
-
-# ------------------------------------------------------------------ control
-
-
-def test_flush_is_refused_while_busy_and_then_forgets() -> None:
-    engine = Engine()
-    prompt = prompt_of(50)
-    engine.send(generate("a", prompt, 5))
-    engine.step()
-    engine.send(ControlInput(id=1, name="flush_cache"))
-    engine.run()
-    engine.send(ControlInput(id=2, name="flush_cache"))
-    assert [answer.result["success"] for answer in engine.controls()] == [False, True]
-    assert engine.ask(prompt, 5).last.cached_tokens == 0
-
-
-def test_loads_are_live() -> None:
-    engine = Engine()
-    engine.send(generate("a", prompt_of(50), 5), ControlInput(id=3, name="loads"))
-    assert engine.controls()[0].result["num_waiting_reqs"] == 1
-
-
-def test_unknown_operation_names_the_known_ones() -> None:
-    engine = Engine()
-    engine.send(ControlInput(id=4, name="flush"))
-    assert "flush_cache" in str(engine.controls()[0].error)
-
-
-# ------------------------------------------------------------------ soak
-
-
-def test_pool_usage_stays_flat_over_many_unique_prompts() -> None:
-    engine = Engine(pool=1024, page_size=16)
-    for i in range(300):
-        assert engine.ask(prompt_of(30 + i % 9, i), 3).finish is not None
-        assert engine.used() == 0
-
-
-@PAGE_SIZES
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("options", [{}, {"disable_radix_cache": True}, {"schedule_policy": "lpm"}])
-def test_random_traffic(page_size: int, seed: int, options: dict[str, object]) -> None:
-    rng = random.Random(seed)
-    engine = Engine(
-        pool=1536,
-        page_size=page_size,
-        context=600,
-        chunked_prefill_size=64,
-        max_running_requests=8,
-        schedule_conservativeness=0.2,
-        **options,  # type: ignore[arg-type]
-    )
-    base = prompt_of(160)
-    wanted: dict[str, tuple[list[int], int]] = {}
-    for i in range(120):
-        length = rng.choice([1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130])
-        prompt = base[: rng.randrange(161)] + prompt_of(length, rng.randrange(40))
-        count = rng.choice([0, 1, 2, 30, 150])
-        wanted[f"r{i}"] = (prompt, count)
-        engine.send(generate(f"r{i}", prompt, count, extra_key=rng.choice([None, None, "k"])))
-        for _ in range(rng.randrange(6)):
-            engine.step()
-        if rng.random() < 0.15:
-            engine.send(AbortInput(rids=[f"r{rng.randrange(i + 1)}"]))
-    answers = engine.run()
-    for rid, (prompt, count) in wanted.items():
-        finish = answers[rid].finish
-        assert finish is not None
-        expected = reference(prompt, count)
-        if finish.type == "abort":
-            assert answers[rid].token_ids == expected[: len(answers[rid].token_ids)]
-        else:
-            assert answers[rid].token_ids == expected
-    assert engine.used() == 0

@@ -36,10 +36,11 @@ def test_terminal_line_is_redrawn_and_closed() -> None:
     assert text.endswith("\n")
 
 
-def test_the_end_is_always_shown() -> None:
+def test_the_end_is_always_shown_and_only_once() -> None:
     out, clock = Terminal(), Clock()
     line = ProgressLine(out, clock)
     line.update("x", 0, 10)
+    line.update("x", 10, 10)
     line.update("x", 10, 10)
     assert out.getvalue().count("\r") == 2
 

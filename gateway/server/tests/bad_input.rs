@@ -1,0 +1,252 @@
+//! Requests that cannot be served: the right status, the field, no worker bothered, and the gateway goes on.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
+
+mod common;
+
+use bytes::Bytes;
+use common::{CONTEXT, MODEL, Rig, chat, with, worker};
+use http::Method;
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+const GENERATE: &str = "/generate";
+const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
+
+fn completion(more: Value) -> Value {
+    with(json!({"model": MODEL, "prompt": "hi"}), more)
+}
+
+async fn assert_refused(cases: &[(&str, Value, &str)]) {
+    let rig = Rig::start([worker()]).await;
+    for (path, body, param) in cases {
+        let answer = rig.post(path, body).await;
+        let error = &answer.body_json()["error"];
+        assert_eq!(
+            (answer.status.as_u16(), &error["param"]),
+            (400, &json!(param)),
+            "{body}: {error}"
+        );
+        assert_eq!(error["type"], "invalid_request_error");
+    }
+    assert_eq!(rig.engines[0].counts().requests, 0);
+    assert_eq!(rig.post(CHAT, &chat("hi")).await.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_fields_of_a_chat_are_named_and_reach_no_worker() {
+    let cases = [
+        (json!({"temperature": "hot"}), "temperature"),
+        (json!({"temperature": -1}), "temperature"),
+        (json!({"top_k": 0.01}), "top_k"),
+        (json!({"top_k": "5"}), "top_k"),
+        (json!({"n": 1.5}), "n"),
+        (json!({"n": 0}), "n"),
+        (json!({"max_tokens": -1}), "max_tokens"),
+        (json!({"messages": []}), "messages"),
+        (json!({"logit_bias": {"999999": 1}}), "logit_bias"),
+        (json!({"stop_token_ids": [258]}), "stop_token_ids"),
+        (json!({"stop_regex": "("}), "stop_regex"),
+    ];
+    assert_refused(&cases.map(|(fields, param)| (CHAT, with(chat("hi"), fields), param))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_prompts_are_named_and_reach_no_worker() {
+    let logprobs = |more: Value| with(json!({"text": "hi", "return_logprob": true}), more);
+    assert_refused(&[
+        (COMPLETIONS, completion(json!({"prompt": ""})), "prompt"),
+        (COMPLETIONS, completion(json!({"prompt": [258]})), "prompt"),
+        (
+            COMPLETIONS,
+            completion(json!({"prompt": vec!["x"; 5000]})),
+            "prompt",
+        ),
+        (GENERATE, json!({"text": ""}), "text"),
+        (GENERATE, json!({"input_ids": [1, 258]}), "input_ids"),
+        (
+            GENERATE,
+            json!({"text": "hi", "sampling_params": {"top_p": 0}}),
+            "sampling_params.top_p",
+        ),
+        (
+            GENERATE,
+            logprobs(json!({"token_ids_logprob": [300]})),
+            "token_ids_logprob",
+        ),
+        (
+            GENERATE,
+            logprobs(json!({"logprob_start_len": 3})),
+            "logprob_start_len",
+        ),
+    ])
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_that_are_no_json_are_refused() {
+    let rig = Rig::start([worker()]).await;
+    let deep = format!("{{\"messages\": {}1{}}}", "[".repeat(50_000), "]".repeat(50_000));
+    let bodies: [&[u8]; 7] = [
+        b"",
+        b"{",
+        b"null",
+        b"[1]",
+        b"{\"messages\": NaN}",
+        b"{\"model\": \"\xff\xfe\"}",
+        deep.as_bytes(),
+    ];
+    for path in [
+        CHAT,
+        COMPLETIONS,
+        "/generate",
+        "/tokenize",
+        "/detokenize",
+        "/abort_request",
+    ] {
+        for body in bodies {
+            let answer = rig
+                .send(Method::POST, path, &JSON, Bytes::copy_from_slice(body))
+                .await
+                .whole()
+                .await;
+            assert_eq!(answer.status, 400, "{path}: {answer:?}");
+            assert!(answer.body_json()["error"]["message"].is_string());
+        }
+    }
+    assert_eq!(rig.post(CHAT, &chat("hi")).await.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn openai_endpoints_want_json_by_name() {
+    let rig = Rig::start([worker()]).await;
+    for path in [CHAT, COMPLETIONS, "/v1/tokenize"] {
+        let body = Bytes::from(chat("hi").to_string());
+        let answer = rig
+            .send(Method::POST, path, &[("content-type", "text/plain")], body)
+            .await
+            .whole()
+            .await;
+        let error = answer.assert_error(400, "unsupported_media_type");
+        assert_eq!(
+            error["message"],
+            "Unsupported Media Type: Only 'application/json' is allowed"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_models_of_every_form_are_not_found() {
+    let rig = Rig::start([worker()]).await;
+    for model in ["no/such:model", "", &"x".repeat(300), "模型"] {
+        let error = rig
+            .post(CHAT, &with(chat("hi"), json!({"model": model})))
+            .await
+            .assert_error(404, "model_not_found");
+        assert!(error["message"].as_str().unwrap().contains(MODEL), "{error}");
+        rig.post("/generate", &json!({"text": "hi", "model": model}))
+            .await
+            .assert_error(404, "model_not_found");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_model_may_be_left_out_where_there_is_one() {
+    let one = Rig::start([worker(), worker()]).await;
+    let body = json!({"messages": [{"role": "user", "content": "hi"}]});
+    assert_eq!(one.post(CHAT, &body).await.status, 200);
+    let two = Rig::start([worker(), worker().card(common::card("other"))]).await;
+    for (path, body) in [(CHAT, body), ("/generate", json!({"text": "hi"}))] {
+        let error = two.post(path, &body).await.assert_error(400, "missing_field");
+        assert_eq!(error["param"], "model");
+        assert!(error["message"].as_str().unwrap().contains("demo, other"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lengths_are_checked_before_a_worker_is_asked() {
+    let rig = Rig::start([worker()]).await;
+    let prompt = |len: u32| "x".repeat(len as usize);
+    for stream in [false, true] {
+        let ask = |len: u32, max: u32| json!({"model": MODEL, "prompt": prompt(len), "max_tokens": max, "stream": stream});
+        let too_long = rig
+            .post(COMPLETIONS, &ask(CONTEXT, 1))
+            .await
+            .assert_error(400, "context_length_exceeded");
+        assert_eq!(
+            too_long["message"],
+            "The input (512 tokens) is longer than the model's context length (512 tokens)."
+        );
+        let sum = rig
+            .post(COMPLETIONS, &ask(CONTEXT / 2, CONTEXT))
+            .await
+            .assert_error(400, "context_length_exceeded");
+        let message = sum["message"].as_str().unwrap();
+        assert!(
+            message.contains("256") && message.contains("512") && message.contains("768"),
+            "{message}"
+        );
+        for (len, max) in [(CONTEXT - 1, 1), (CONTEXT - 2, 1), (CONTEXT - 2, 2)] {
+            assert_eq!(
+                rig.post(COMPLETIONS, &ask(len, max)).await.status,
+                200,
+                "{len} + {max}"
+            );
+        }
+        rig.post(COMPLETIONS, &ask(CONTEXT - 1, 5))
+            .await
+            .assert_error(400, "context_length_exceeded");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_over_the_limit_is_refused() {
+    let rig = Rig::with_options([worker()], &json!({"max_payload_size": 2048})).await;
+    let answer = rig.post(CHAT, &chat(&"x".repeat(3000))).await;
+    answer.assert_error(413, "payload_too_large");
+    // Below the limit it is a matter of the context.
+    rig.post(CHAT, &chat(&"x".repeat(1500)))
+        .await
+        .assert_error(400, "context_length_exceeded");
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_paths_and_wrong_methods_are_json() {
+    let rig = Rig::start([worker()]).await;
+    rig.get("/v1/nothing").await.assert_error(404, "not_found");
+    let wrong = rig.get(CHAT).await;
+    wrong.assert_error(405, "method_not_allowed");
+    assert_eq!(wrong.headers["allow"], "POST");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_supported_is_refused_by_name() {
+    let rig = Rig::start([worker()]).await;
+    let body = with(chat("hi"), json!({"tools": [{"type": "function"}]}));
+    let error = rig
+        .post(CHAT, &body)
+        .await
+        .assert_error(400, "unsupported_parameter");
+    assert_eq!(error["param"], "tools");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_live_rid_cannot_be_used_twice() {
+    let script = smg_simulator::Script::ending(smg_simulator::Outcome::HangBeforeHeaders);
+    let rig = Rig::start([worker().script(script)]).await;
+    let body = json!({"text": "hi", "rid": "job"});
+    let first = rig.post("/generate", &body);
+    tokio::pin!(first);
+    let second = async {
+        rig.engines[0]
+            .wait_until(|record| record.counts.requests == 1)
+            .await;
+        rig.post("/generate", &body).await
+    };
+    let second = tokio::select! {
+        _ = &mut first => panic!("the first request hangs"),
+        second = second => second,
+    };
+    let error = second.assert_error(400, "duplicate_request_id");
+    assert_eq!(error["message"], "Duplicate request ID detected: job");
+}

@@ -1,0 +1,216 @@
+//! Start, readiness, restart of workers, drain.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{MODEL, Rig, card, chat, tokenizer, with, worker};
+use serde_json::json;
+use smg_simulator::{HealthScript, Outcome, Script};
+
+const CHAT: &str = "/v1/chat/completions";
+
+#[tokio::test(start_paused = true)]
+async fn without_workers_the_gateway_is_alive_and_not_ready() {
+    let rig = Rig::unready([], &json!({})).await;
+    assert_eq!(rig.get("/health").await.status, 200);
+    assert_eq!(rig.get("/liveness").await.status, 200);
+    let readiness = rig.get("/readiness").await;
+    assert_eq!(readiness.status, 503);
+    assert_eq!(readiness.body_json()["status"], "not ready");
+    rig.get("/health_generate")
+        .await
+        .assert_error(503, "no_available_workers");
+    rig.post(CHAT, &chat("hi"))
+        .await
+        .assert_error(503, "no_available_workers");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loading_worker_is_not_ready_and_shows_its_progress() {
+    for health in [
+        HealthScript::NotReady("weights 40 %".into()),
+        HealthScript::Unhealthy("weights 40 %".into()),
+    ] {
+        let rig = Rig::unready([worker().health(health)], &json!({})).await;
+        rig.engines[0]
+            .wait_until(|record| record.counts.health_probes >= 2)
+            .await;
+        assert_eq!(rig.get("/readiness").await.status, 503);
+        let view = rig.get("/workers").await.body_json()["workers"][0].clone();
+        assert_eq!(
+            (&view["status"], &view["message"]),
+            (&json!("loading"), &json!("weights 40 %"))
+        );
+        assert_eq!(view["is_healthy"], false);
+        let refused = rig.post(CHAT, &chat("hi")).await;
+        refused.assert_error(503, "no_available_workers");
+        assert!(refused.headers.contains_key("retry-after"));
+        rig.engines[0].set_health(HealthScript::Ready);
+        rig.until_ready(1).await;
+        assert_eq!(rig.post(CHAT, &chat("hi")).await.status, 200);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_counts_the_workers_that_serve() {
+    let rig = Rig::start([worker(), worker()]).await;
+    let ready = rig.get("/readiness").await.body_json();
+    assert_eq!(
+        ready,
+        json!({"status": "ready", "healthy_workers": 2, "total_workers": 2})
+    );
+    rig.kill(0).await;
+    rig.until_ready(1).await;
+    rig.kill(1).await;
+    rig.until(|_| true).await;
+    let gone = async {
+        while rig.get("/readiness").await.status != 503 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone).await.unwrap();
+    // The model is known, its workers are away.
+    rig.post(CHAT, &chat("hi"))
+        .await
+        .assert_error(503, "no_available_workers");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_slow_probe_does_not_take_a_worker_out() {
+    let rig = Rig::start([worker()]).await;
+    rig.engines[0].set_health(HealthScript::Silent);
+    let before = rig.engines[0].counts().health_probes;
+    rig.until(|rig| rig.engines[0].counts().health_probes == before + 2)
+        .await;
+    rig.engines[0].set_health(HealthScript::Ready);
+    assert_eq!(rig.get("/readiness").await.status, 200);
+    rig.until(|rig| rig.engines[0].counts().health_probes == before + 5)
+        .await;
+    assert_eq!(rig.get("/readiness").await.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_worker_is_asked_again_what_it_serves() {
+    let mut rig = Rig::start([worker()]).await;
+    rig.kill(0).await;
+    rig.until_ready(0).await;
+    rig.engines[0].set_card(card("other"));
+    rig.revive(0);
+    rig.until_ready(1).await;
+    let models = rig.get("/v1/models").await.body_json();
+    assert_eq!(models["data"][0]["id"], "other");
+    assert_eq!(
+        rig.post(CHAT, &with(chat("hi"), json!({"model": "other"})))
+            .await
+            .status,
+        200
+    );
+    rig.post(CHAT, &chat("hi"))
+        .await
+        .assert_error(404, "model_not_found");
+}
+
+#[tokio::test(start_paused = true)]
+async fn health_generate_really_generates() {
+    let rig = Rig::start([worker()]).await;
+    assert_eq!(rig.get("/health_generate").await.status, 200);
+    assert!(
+        rig.engines[0].record().requests[0]
+            .message
+            .request_id
+            .starts_with("HEALTH_CHECK")
+    );
+    rig.engines[0].set_script(Script::ending(Outcome::HangBeforeHeaders));
+    rig.get("/health_generate")
+        .await
+        .assert_error(503, "health_generate_failed");
+    // Probes and traffic agree on one thing only: the worker answers.
+    assert_eq!(rig.get("/readiness").await.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_finishes_what_runs_and_refuses_what_is_new() {
+    let script = Script {
+        token_delay: Duration::from_secs(1),
+        ..Script::fixed(tokenizer::ids("slowly"))
+    };
+    let mut rig = Rig::start([worker().script(script)]).await;
+    let mut exchange = rig.open(CHAT, &with(chat("hi"), json!({"stream": true}))).await;
+    exchange.next_piece().await.unwrap();
+    rig.shutdown.drain.cancel();
+    rig.until(|rig| rig.shutdown.drain.is_cancelled()).await;
+    let readiness = rig.get("/readiness").await;
+    assert_eq!(
+        (readiness.status.as_u16(), &readiness.body_json()["reason"]),
+        (503, &json!("shutting down"))
+    );
+    assert_eq!(rig.get("/health").await.status, 200);
+    let refused = rig.post(CHAT, &chat("hi")).await;
+    refused.assert_error(503, "shutting_down");
+    assert!(refused.headers.contains_key("retry-after"));
+    let events = exchange.whole().await.events();
+    assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "stop");
+    rig.ended().await.unwrap();
+    assert!(rig.tasks.is_empty());
+    assert_eq!(rig.engines[0].counts().cancelled, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_grace_period_ends_what_still_runs() {
+    let script = Script::ending(Outcome::HangAfter { messages: 1 });
+    let options = json!({"shutdown_grace_period_secs": 30});
+    let mut rig = Rig::with_options([worker().script(script)], &options).await;
+    let mut exchange = rig.open(CHAT, &with(chat("hi"), json!({"stream": true}))).await;
+    exchange.next_piece().await.unwrap();
+    let before = tokio::time::Instant::now();
+    rig.shutdown.drain.cancel();
+    rig.ended().await.unwrap();
+    assert_eq!(before.elapsed().as_secs(), 30);
+    // The worker was told before the gateway ended.
+    let counts = rig.engines[0].counts();
+    assert_eq!((counts.cancelled, counts.aborts), (1, 1));
+    assert!(rig.tasks.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_signal_ends_at_once() {
+    let script = Script::ending(Outcome::HangAfter { messages: 1 });
+    let mut rig = Rig::with_options([worker().script(script)], &json!({})).await;
+    let mut exchange = rig.open(CHAT, &with(chat("hi"), json!({"stream": true}))).await;
+    exchange.next_piece().await.unwrap();
+    rig.shutdown.drain.cancel();
+    rig.get("/liveness").await;
+    let before = tokio::time::Instant::now();
+    rig.shutdown.now.cancel();
+    rig.ended().await.unwrap();
+    assert!(before.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_gateway_drains_at_once() {
+    let mut rig = Rig::start([worker()]).await;
+    assert_eq!(rig.post(CHAT, &chat("hi")).await.status, 200);
+    let before = tokio::time::Instant::now();
+    rig.shutdown.drain.cancel();
+    rig.ended().await.unwrap();
+    assert!(before.elapsed() < Duration::from_secs(1));
+    assert!(rig.tasks.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_without_a_tokenizer_is_not_used_and_says_why() {
+    let plain = smg_simulator::SimulatedEngine::builder().card(card(MODEL));
+    let rig = Rig::unready([plain], &json!({})).await;
+    rig.engines[0]
+        .wait_until(|record| record.counts.tokenizer >= 1)
+        .await;
+    rig.until(|rig| rig.engines[0].counts().health_probes >= 3).await;
+    let view = rig.get("/workers").await.body_json()["workers"][0].clone();
+    assert_eq!(view["is_healthy"], false);
+    assert!(
+        view["message"].as_str().unwrap().contains("--tokenizer-path"),
+        "{view}"
+    );
+}

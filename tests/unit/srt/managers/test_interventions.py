@@ -1,0 +1,144 @@
+"""Aborts, deadlines, refusals and administration reach a request wherever it is."""
+
+from sglang.srt.core.messages import AbortInput, ControlInput, ShutdownInput
+from tests.unit.srt.managers.engine import VOCAB, Engine, generate, prompt_of, reference
+
+# ------------------------------------------------------------------ aborts
+
+
+def aborted(engine: Engine, rid: str) -> bool:
+    finish = engine.outbox.answers[rid].finish
+    return finish is not None and finish.type == "abort"
+
+
+def test_waiting_request_is_aborted_without_memory() -> None:
+    engine = Engine(max_running_requests=1)
+    engine.send(generate("a", prompt_of(10), 50), generate("b", prompt_of(10, 1), 50))
+    engine.step()
+    engine.send(AbortInput(rids=["b"]))
+    engine.step()
+    finish = engine.outbox.answers["b"].finish
+    assert finish is not None and str(finish.message).startswith("Abort in waiting queue")
+    assert "b" not in engine.scheduler.live
+
+
+def test_request_in_chunks_is_aborted() -> None:
+    engine = Engine(chunked_prefill_size=16)
+    engine.send(generate("a", prompt_of(100), 5))
+    engine.step()
+    engine.send(AbortInput(rids=["a"]))
+    engine.step()
+    assert aborted(engine, "a")
+    assert engine.used() == 0
+    assert engine.ask(prompt_of(100), 5).token_ids == reference(prompt_of(100), 5)
+
+
+def test_running_request_is_aborted_and_its_neighbours_go_on() -> None:
+    engine = Engine(page_size=16)
+    prompts = {rid: prompt_of(20, i) for i, rid in enumerate(["job-1", "job-10", "job-11"])}
+    engine.send(*(generate(rid, prompt, 30) for rid, prompt in prompts.items()))
+    for _ in range(5):
+        engine.step()
+    engine.send(AbortInput(rids=["job-1"]))
+    answers = engine.run()
+    assert aborted(engine, "job-1")
+    assert len(answers["job-1"].token_ids) == 5
+    for rid in ("job-10", "job-11"):
+        assert answers[rid].token_ids == reference(prompts[rid], 30)
+
+
+def test_abort_of_a_finished_request_changes_nothing() -> None:
+    engine = Engine()
+    engine.run(generate("a", prompt_of(10), 2))
+    engine.send(AbortInput(rids=["a", "never seen"]))
+    engine.step()
+    finish = engine.outbox.answers["a"].finish
+    assert finish is not None and finish.type == "length"
+
+
+def test_abort_of_all_ends_every_request() -> None:
+    engine = Engine(max_running_requests=2, chunked_prefill_size=16)
+    engine.send(*(generate(f"r{i}", prompt_of(40, i), 30) for i in range(5)))
+    for _ in range(4):
+        engine.step()
+    engine.send(AbortInput(all=True))
+    engine.step()
+    assert engine.scheduler.is_idle
+    assert engine.used() == 0
+
+
+def test_expired_request_is_aborted() -> None:
+    engine = Engine(max_running_requests=1)
+    engine.send(generate("run", prompt_of(9), 90, deadline=5.0))
+    engine.send(generate("wait", prompt_of(9, 1), 3, deadline=5.0))
+    engine.step()
+    assert not engine.scheduler.is_idle
+    engine.now = 5.0
+    engine.step()
+    assert aborted(engine, "run") and aborted(engine, "wait")
+    assert engine.used() == 0
+
+
+def test_full_queue_refuses() -> None:
+    engine = Engine(max_queued_requests=2)
+    engine.send(*(generate(f"r{i}", prompt_of(5, i)) for i in range(3)))
+    answers = engine.run()
+    finish = answers["r2"].finish
+    assert finish is not None
+    assert (finish.status_code, finish.message) == (503, "The request queue is full.")
+    assert answers["r1"].token_ids == reference(prompt_of(5, 1), 8)
+
+
+def test_constraint_is_refused_without_a_grammar_backend() -> None:
+    answer = Engine().ask(prompt_of(5), 5, regex="a+")
+    assert answer.finish is not None and answer.finish.status_code == 400
+
+
+def test_broken_stop_expression_is_refused_and_the_server_lives() -> None:
+    engine = Engine()
+    finish = engine.ask(prompt_of(5), 5, stop_regex=["("]).finish
+    assert finish is not None and finish.status_code == 400
+    assert "unclosed group" in str(finish.message)
+    assert engine.ask(prompt_of(5), 5).token_ids == reference(prompt_of(5), 5)
+
+
+def test_token_outside_the_vocabulary_in_a_prompt_is_refused() -> None:
+    answer = Engine().ask([1, VOCAB], 5)
+    assert answer.finish is not None
+    assert f"token {VOCAB}" in str(answer.finish.message)
+
+
+def test_shutdown_answers_everybody_and_stops() -> None:
+    engine = Engine()
+    engine.send(generate("a", prompt_of(9), 90))
+    engine.step()
+    engine.send(generate("b", prompt_of(9, 1), 90), ShutdownInput())
+    assert engine.scheduler.stopped
+    assert aborted(engine, "a") and aborted(engine, "b")
+
+
+# ------------------------------------------------------------------ control
+
+
+def test_flush_is_refused_while_busy_and_then_forgets() -> None:
+    engine = Engine()
+    prompt = prompt_of(50)
+    engine.send(generate("a", prompt, 5))
+    engine.step()
+    engine.send(ControlInput(id=1, name="flush_cache"))
+    engine.run()
+    engine.send(ControlInput(id=2, name="flush_cache"))
+    assert [answer.result["success"] for answer in engine.controls()] == [False, True]
+    assert engine.ask(prompt, 5).last.cached_tokens == 0
+
+
+def test_loads_are_live() -> None:
+    engine = Engine()
+    engine.send(generate("a", prompt_of(50), 5), ControlInput(id=3, name="loads"))
+    assert engine.controls()[0].result["num_waiting_reqs"] == 1
+
+
+def test_unknown_operation_names_the_known_ones() -> None:
+    engine = Engine()
+    engine.send(ControlInput(id=4, name="flush"))
+    assert "flush_cache" in str(engine.controls()[0].error)
