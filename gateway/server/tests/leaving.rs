@@ -163,3 +163,22 @@ async fn an_abort_by_id_ends_that_request_only() {
         .body_json();
     assert_eq!(told["num_aborted"], 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_abort_of_what_runs_for_others_reaches_the_workers() {
+    let own = worker().control(|name, args| {
+        assert_eq!(name, "abort");
+        Ok(json!({"aborted": u64::from(args["rid"] == "theirs")}))
+    });
+    let rig = Rig::start([own, worker().without_engine_service()]).await;
+    for (rid, aborted) in [("theirs", 1), ("nobody", 0)] {
+        let told = rig.post("/abort_request", &json!({"rid": rid})).await.body_json();
+        assert_eq!(told["num_aborted"], aborted);
+    }
+    rig.post("/abort_request", &json!({"abort_all": true})).await;
+    let operations = rig.engines[0].record().operations;
+    assert_eq!(operations.last().unwrap().1, json!({"all": true}));
+    rig.post("/abort_request", &json!({}))
+        .await
+        .assert_error(400, "missing_field");
+}

@@ -93,7 +93,7 @@ class PrefillPlanner:
 
     def _budget(self, running: list[Req], new_token_ratio: float) -> PrefillBudget:
         memory = self._memory.room()
-        expected = 0
+        expected = sum(reserved_new_tokens(req) for req in running) * new_token_ratio
         return PrefillBudget(
             room=memory - int(expected),
             memory=memory,
@@ -109,11 +109,10 @@ class PrefillPlanner:
         for req in list(waiting):
             if len(draft.reqs) >= limit or self.chunked is not None:
                 return
-            locked = self._attach_prefix(req, draft.budget)
+            self._attach_prefix(req, draft.budget)
             waits = self._gains_by_waiting(req, draft)
             if waits or not self._add(req, draft, alone=not (running or draft.reqs)):
                 self._memory.detach_prefix(req)
-                draft.budget.lock(-locked)
                 if waits:
                     continue
                 return
@@ -122,16 +121,17 @@ class PrefillPlanner:
             if req.num_retractions == 0:
                 req.cached_tokens = req.kv_committed_len
 
-    def _attach_prefix(self, req: Req, budget: PrefillBudget) -> int:
-        """Returns the tokens that the lock took out of what can be evicted."""
+    def _attach_prefix(self, req: Req, budget: PrefillBudget) -> None:
+        """What the lock takes out of what can be evicted is no room any more."""
         before = self._memory.room()
         self._memory.attach_prefix(req)
-        locked = before - self._memory.room()
-        budget.lock(locked)
-        return locked
+        budget.lock(before - self._memory.room())
 
     def _gains_by_waiting(self, req: Req, draft: _Draft) -> bool:
-        """Whether the batch computes much of this prompt already: a step later it is cached."""
+        """Whether the batch computes much of this prompt already: a step later it is cached.
+
+        What is cached of such a prompt is locked by the batch, so leaving it out costs no room.
+        """
         if not self._memory.shares_prefixes:
             return False
         key = RadixKey(req.fill_ids[: reusable_len(req)], req.extra_key)

@@ -8,7 +8,7 @@ use axum::{
 };
 use futures::future::join_all;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use smg_api::ApiError;
 
 use crate::{
@@ -35,33 +35,37 @@ pub async fn abort(State(cx): State<Arc<Context>>, request: Request) -> Result<R
         ))
     })?;
     let aborted = match (&request.rid, request.abort_all) {
-        (_, true) => cx.live.abort_all(),
-        (Some(rid), false) if !rid.is_empty() => {
-            let aborted = cx.live.abort(rid);
-            if aborted == 0 {
-                forward(&cx, rid).await;
-            }
+        (_, true) => {
+            let aborted = cx.live.abort_all();
+            // What came to the workers by other ways is not counted: it may be what was ended here.
+            forward(&cx, &json!({"all": true})).await;
             aborted
         }
+        (Some(rid), false) if !rid.is_empty() => match cx.live.abort(rid) {
+            // The request may run for another gateway of the same workers.
+            0 => forward(&cx, &json!({"rid": rid})).await,
+            aborted => aborted,
+        },
         _ => return Err(ApiError::missing("rid", "give `rid`, or `abort_all: true`").into()),
     };
     json(&json!({"success": true, "num_aborted": aborted}))
 }
 
-/// The request may run for another gateway of the same workers.
-async fn forward(cx: &Context, rid: &str) {
+/// Has every worker abort; returns how many requests they ended.
+async fn forward(cx: &Context, args: &Value) -> usize {
     let members = cx.fleet.ready();
-    let aborts = join_all(
-        members
-            .iter()
-            .map(|member| member.client.abort(rid, "Aborted by /abort_request")),
-    );
-    match tokio::time::timeout(FORWARD_LIMIT, aborts).await {
-        Ok(outcomes) => {
-            for error in outcomes.into_iter().filter_map(Result::err) {
-                tracing::debug!(%error, rid, "a worker did not take an abort");
-            }
+    let aborts = join_all(members.iter().map(|member| member.client.control("abort", args)));
+    let Ok(outcomes) = tokio::time::timeout(FORWARD_LIMIT, aborts).await else {
+        tracing::debug!(%args, "some workers did not take an abort in time");
+        return 0;
+    };
+    let mut aborted = 0;
+    for outcome in outcomes {
+        match outcome {
+            Ok(told) => aborted += told["aborted"].as_u64().unwrap_or(0) as usize,
+            // Foreign engines have no such operation.
+            Err(error) => tracing::debug!(%error, %args, "a worker did not take an abort"),
         }
-        Err(_) => tracing::debug!(rid, "some workers did not take an abort in time"),
     }
+    aborted
 }

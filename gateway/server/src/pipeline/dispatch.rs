@@ -185,6 +185,14 @@ impl Leg {
     }
 
     fn note(&self, running: &mut Running, event: &EngineEvent) {
+        if let EngineEvent::Complete(completion) = event
+            && is_fault(&completion.finish)
+        {
+            running
+                .chosen
+                .guard
+                .record(Outcome::ServerError, Instant::now().into_std());
+        }
         if std::mem::replace(&mut running.answered, true) {
             return;
         }
@@ -253,6 +261,13 @@ impl Leg {
             self.due.push_back(EngineEvent::Complete(aborted(index)));
         }
     }
+}
+
+/// An abort that says that the worker is broken. A worker that is only full (503) is none.
+fn is_fault(finish: &Finish) -> bool {
+    finish
+        .status_code
+        .is_some_and(|status| status >= 500 && status != 503)
 }
 
 fn aborted(index: u32) -> Completion {

@@ -1,0 +1,174 @@
+"""Our Llama and transformers' Llama, with the same random weights, are the same function."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.unit.srt.models.driver import Driver, make_req
+
+NUM_TOKENS = 24
+LENGTHS = (1, 3, 17, 40, 90)
+VARIANTS: dict[str, dict[str, Any]] = {
+    "grouped": {"num_key_value_heads": 2, "tie_word_embeddings": True},
+    "multi_head_untied": {"num_key_value_heads": 6, "tie_word_embeddings": False},
+    "biases": {
+        "num_key_value_heads": 3,
+        "tie_word_embeddings": True,
+        "attention_bias": True,
+        "mlp_bias": True,
+    },
+    "wide_heads": {"num_key_value_heads": 2, "tie_word_embeddings": False, "head_dim": 32},
+    "llama3_rope": {
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+            "rope_theta": 10000.0,
+        },
+    },
+    "linear_rope": {
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+        "rope_scaling": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0},
+    },
+}
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Driver, LlamaForCausalLM]:
+    folder = tmp_path_factory.mktemp("model")
+    model = save_reference(folder, **VARIANTS[request.param])
+    return Driver(folder), model
+
+
+def save_reference(folder: Path, **options: Any) -> LlamaForCausalLM:
+    torch.manual_seed(7)
+    config = LlamaConfig(
+        vocab_size=301,
+        hidden_size=96,
+        intermediate_size=160,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        max_position_embeddings=256,
+        initializer_range=0.2,
+        **options,
+    )
+    model = LlamaForCausalLM(config).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(folder)
+    return model
+
+
+def prompts() -> list[list[int]]:
+    generator = random.Random(3)
+    return [[generator.randrange(301) for _ in range(length)] for length in LENGTHS]
+
+
+@torch.no_grad()
+def reference_logits(model: LlamaForCausalLM, ids: list[int]) -> torch.Tensor:
+    return model(torch.tensor([ids])).logits[0]
+
+
+def reference_tokens(model: LlamaForCausalLM, prompt: list[int]) -> list[int]:
+    ids = torch.tensor([prompt])
+    with torch.no_grad():
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=NUM_TOKENS,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+    return out[0, len(prompt) :].tolist()
+
+
+@pytest.fixture
+def sides(pair: tuple[Driver, LlamaForCausalLM]) -> Iterator[tuple[Driver, LlamaForCausalLM]]:
+    """The pair, with empty pools."""
+    yield pair
+    pair[0].clear()
+
+
+def test_logits_of_the_last_position_agree(sides: tuple[Driver, LlamaForCausalLM]) -> None:
+    driver, model = sides
+    for prompt in prompts():
+        ours = driver.logits(driver.admit(make_req(prompt)))
+        assert torch.allclose(ours, reference_logits(model, prompt)[-1], atol=1e-4, rtol=0)
+
+
+def test_greedy_tokens_agree_alone(sides: tuple[Driver, LlamaForCausalLM]) -> None:
+    driver, model = sides
+    for prompt in prompts():
+        [ours] = driver.generate([driver.admit(make_req(prompt))], NUM_TOKENS)
+        assert ours == reference_tokens(model, prompt)
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 16])
+def test_greedy_tokens_agree_in_one_batch_of_any_lengths(
+    sides: tuple[Driver, LlamaForCausalLM], chunk: int | None
+) -> None:
+    driver, model = sides
+    reqs = [driver.admit(make_req(prompt)) for prompt in prompts()]
+    for prompt, ours in zip(prompts(), driver.generate(reqs, NUM_TOKENS, chunk), strict=True):
+        assert ours[:NUM_TOKENS] == reference_tokens(model, prompt)
+
+
+@pytest.mark.parametrize("cached", [1, 20, 39])
+def test_cached_prefix_changes_nothing(sides: tuple[Driver, LlamaForCausalLM], cached: int) -> None:
+    driver, model = sides
+    prompt = prompts()[3]
+    first = driver.admit(make_req(prompt))
+    driver.generate([first], NUM_TOKENS)
+    second = driver.admit(make_req(prompt), cached_from=first, cached=cached)
+    [ours] = driver.generate([second], NUM_TOKENS)
+    assert ours == reference_tokens(model, prompt)
+
+
+def test_prompt_logprobs_are_the_reference_distribution(
+    sides: tuple[Driver, LlamaForCausalLM],
+) -> None:
+    driver, model = sides
+    prompt = prompts()[4]
+    req = driver.admit(make_req(prompt, return_logprob=True, top_logprobs_num=3))
+    rows = driver.extend([req], logprobs=True).input_logprobs[0]
+    wanted = reference_logits(model, prompt).log_softmax(-1)
+    assert rows.token_ids == prompt[1:]
+    expected = wanted[torch.arange(len(prompt) - 1), prompt[1:]]
+    assert torch.allclose(torch.tensor(rows.logprobs), expected, atol=1e-4)
+    assert [row.token_ids for row in rows.top] == wanted[:-1].topk(3).indices.tolist()
+
+
+def test_chunks_report_their_own_prompt_logprobs(sides: tuple[Driver, LlamaForCausalLM]) -> None:
+    driver, _ = sides
+    prompt = prompts()[4]
+    req = driver.admit(make_req(prompt, return_logprob=True))
+    token_ids: list[int] = []
+    while not req.output_ids:
+        token_ids += driver.extend([req], chunk=32, logprobs=True).input_logprobs[0].token_ids
+    assert token_ids == prompt[1:]
+
+
+def test_output_logprobs_are_the_models_own(sides: tuple[Driver, LlamaForCausalLM]) -> None:
+    driver, model = sides
+    prompt = prompts()[2]
+    options = {"frequency_penalty": 2.0, "logit_bias": {5: 90.0}}
+    req = make_req(prompt, return_logprob=True, token_ids_logprob=[9, 2], **options)
+    rows = driver.extend([driver.admit(req)]).output_logprobs[0]
+    wanted = reference_logits(model, prompt)[-1].log_softmax(-1)
+    assert rows.token_ids == [5]
+    assert rows.logprobs == pytest.approx([wanted[5].item()], abs=1e-4)
+    assert rows.chosen[0].logprobs == pytest.approx(wanted[[9, 2]].tolist(), abs=1e-4)
