@@ -71,7 +71,7 @@ class ModelConfig:
         """
         path = locate_model(model_path)
         if path.suffix == ".gguf":
-            config = cls(model_path=path, **read_gguf_config(path))
+            config = _with_generation_config(cls(model_path=path, **read_gguf_config(path)))
         else:
             config = _from_folder(path)
         return replace(config, context_len=_context_len(config.context_len, context_length))
@@ -150,10 +150,23 @@ def _from_folder(path: Path) -> ModelConfig:
         bos_token_id=_first(token_ids_of(config.get("bos_token_id"))),
         pad_token_id=_first(token_ids_of(config.get("pad_token_id"))),
         dtype=config.get("dtype") or config.get("torch_dtype"),
-        default_sampling_params={
-            key: generation[key] for key in _SAMPLING_KEYS if generation.get(key) is not None
-        },
+        default_sampling_params=_sampling_defaults(generation),
     )
+
+
+def _with_generation_config(config: ModelConfig) -> ModelConfig:
+    """Adds what a generation_config.json beside a GGUF file says."""
+    generation = read_json(config.model_path.parent / "generation_config.json")
+    end_tokens = [*config.eos_token_ids, *token_ids_of(generation.get("eos_token_id"))]
+    return replace(
+        config,
+        eos_token_ids=tuple(dict.fromkeys(end_tokens)),
+        default_sampling_params=_sampling_defaults(generation),
+    )
+
+
+def _sampling_defaults(generation: dict[str, Any]) -> dict[str, float | int]:
+    return {key: generation[key] for key in _SAMPLING_KEYS if generation.get(key) is not None}
 
 
 def _require_keys(path: Path, config: dict[str, Any]) -> None:

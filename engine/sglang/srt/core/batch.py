@@ -8,6 +8,7 @@ from sglang.srt.core.messages import LogprobRows
 
 if TYPE_CHECKING:
     import torch
+
     from sglang.srt.core.request import Req
 
 

@@ -5,6 +5,7 @@ Both directions are tagged unions, so one decoder serves a socket. The scheduler
 """
 
 import msgspec
+
 from sglang.srt.core.sampling_params import SamplingParams
 
 PROTOCOL_VERSION = 1

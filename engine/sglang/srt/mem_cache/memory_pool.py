@@ -1,9 +1,11 @@
 """Where keys and values lie, and which slot belongs to which token of which request."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 
 from sglang.srt.mem_cache.allocator import (
@@ -161,7 +163,7 @@ class MHATokenToKVPool(KVCache):
 
     def _buffers(self, shape: tuple[int, ...]) -> list[torch.Tensor]:
         return [
-            torch.zeros(shape, dtype=self.dtype, device=self.device)
+            zeroed(shape, self.dtype, torch.device(self.device))
             for _ in range(self.dims.num_layers)
         ]
 
@@ -181,3 +183,15 @@ class MHATokenToKVPool(KVCache):
         # cache_k, cache_v: [num_tokens, num_kv_heads, head_dim]
         self.k_buffer[layer.layer_id][loc] = cache_k.to(self.dtype)
         self.v_buffer[layer.layer_id][loc] = cache_v.to(self.dtype)
+
+
+def zeroed(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros that take memory only where they are written, on a CPU.
+
+    `torch.zeros` writes every page at once: 4 GiB cost about 5 s of start-up and are resident from
+    then on. The kernel's zero pages cost nothing until a slot is used.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape)

@@ -1,0 +1,55 @@
+"""Attention backends are found by name, and a plugin's registration wins."""
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sglang.srt.layers.attention.attention_registry import (
+    ATTENTION_BACKENDS,
+    create_attention_backend,
+    register_attention_backend,
+)
+from sglang.srt.layers.attention.torch_native import TorchNativeAttnBackend
+
+
+@pytest.fixture
+def new_name() -> Any:
+    yield "of_a_test"
+    ATTENTION_BACKENDS.pop("of_a_test", None)
+
+
+def test_built_in_backend_is_created_for_the_runner() -> None:
+    backend = create_attention_backend("torch_native", SimpleNamespace())
+    assert isinstance(backend, TorchNativeAttnBackend)
+
+
+def test_factory_gets_the_runner_and_is_returned_unchanged(new_name: str) -> None:
+    def factory(runner: Any) -> Any:
+        return ("made for", runner)
+
+    assert register_attention_backend(new_name)(factory) is factory
+    assert create_attention_backend(new_name, "runner") == ("made for", "runner")
+
+
+def test_second_registration_wins_with_a_warning_that_names_both(
+    new_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def first(runner: Any) -> Any:
+        return 1
+
+    def second(runner: Any) -> Any:
+        return 2
+
+    register_attention_backend(new_name)(first)
+    with caplog.at_level(logging.WARNING):
+        register_attention_backend(new_name)(second)
+    assert create_attention_backend(new_name, None) == 2
+    assert "first" in caplog.text
+    assert "second" in caplog.text
+
+
+def test_unknown_name_is_refused_with_the_known() -> None:
+    with pytest.raises(ValueError, match="Invalid attention backend: fast.*torch_native"):
+        create_attention_backend("fast", None)
