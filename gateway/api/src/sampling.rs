@@ -27,8 +27,12 @@ pub struct Sampling {
     pub presence_penalty: Option<f32>,
     /// In (0, 2].
     pub repetition_penalty: Option<f32>,
-    /// 0 computes the prompt and generates nothing. `None`: each endpoint has its documented default.
+    /// 0 computes the prompt and generates nothing. `None`: the client did not say.
     pub max_new_tokens: Option<u32>,
+    /// The endpoint's limit where the client did not say; it gives way to what the context leaves.
+    pub default_max_new_tokens: Option<u32>,
+    /// What the endpoint calls `max_new_tokens`.
+    pub max_field: &'static str,
     /// At most `max_new_tokens`.
     pub min_new_tokens: u32,
     /// Non-empty strings, at most [`MAX_STOPS`].
@@ -60,6 +64,8 @@ impl Default for Sampling {
             presence_penalty: None,
             repetition_penalty: None,
             max_new_tokens: None,
+            default_max_new_tokens: None,
+            max_field: "max_tokens",
             min_new_tokens: 0,
             stop: Vec::new(),
             stop_token_ids: Vec::new(),
@@ -165,13 +171,14 @@ const NATIVE_KEYS: &[&str] = &[
 pub(crate) fn from_openai(body: &Body, default_max_tokens: Option<u32>) -> Result<Sampling, ApiError> {
     let names: OpenAiNames = body.read()?;
     let mut sampling = read_shared(body, 100.0)?;
-    sampling.max_new_tokens = names
-        .max_completion_tokens
-        .or(names.max_tokens)
-        .or(default_max_tokens);
+    if names.max_completion_tokens.is_some() {
+        sampling.max_field = "max_completion_tokens";
+    }
+    sampling.max_new_tokens = names.max_completion_tokens.or(names.max_tokens);
+    sampling.default_max_new_tokens = default_max_tokens;
     sampling.min_new_tokens = names.min_tokens.unwrap_or(0);
     sampling.seed = names.seed.or(sampling.seed);
-    check_lengths(&sampling, body, "min_tokens", "max_tokens")?;
+    check_lengths(&sampling, body, "min_tokens")?;
     Ok(sampling)
 }
 
@@ -187,9 +194,11 @@ pub(crate) fn from_native(body: &Body) -> Result<Sampling, ApiError> {
     }
     let names: NativeNames = body.read()?;
     let mut sampling = read_shared(body, f64::from(f32::MAX))?;
-    sampling.max_new_tokens = names.max_new_tokens.or(Some(DEFAULT_MAX_NEW_TOKENS));
+    sampling.max_new_tokens = names.max_new_tokens;
+    sampling.default_max_new_tokens = Some(DEFAULT_MAX_NEW_TOKENS);
+    sampling.max_field = "max_new_tokens";
     sampling.min_new_tokens = names.min_new_tokens.unwrap_or(0);
-    check_lengths(&sampling, body, "min_new_tokens", "max_new_tokens")?;
+    check_lengths(&sampling, body, "min_new_tokens")?;
     Ok(sampling)
 }
 
@@ -239,8 +248,9 @@ fn read_shared(body: &Body, max_bias: f64) -> Result<Sampling, ApiError> {
     })
 }
 
-fn check_lengths(sampling: &Sampling, body: &Body, min: &str, max: &str) -> Result<(), ApiError> {
-    match sampling.max_new_tokens {
+fn check_lengths(sampling: &Sampling, body: &Body, min: &str) -> Result<(), ApiError> {
+    let max = sampling.max_field;
+    match sampling.max_new_tokens.or(sampling.default_max_new_tokens) {
         Some(limit) => require(
             sampling.min_new_tokens <= limit,
             &body.path_of(min),

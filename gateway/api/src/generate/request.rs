@@ -28,7 +28,7 @@ pub struct GenerateRequest {
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptItem {
     pub prompt: Prompt,
-    /// `max_new_tokens` is always set.
+    /// `max_new_tokens` or its default is set.
     pub sampling: Sampling,
     pub logprobs: Option<LogprobRequest>,
     pub routing: Routing,
@@ -167,7 +167,8 @@ fn sampling_of(body: &Body, num_prompts: usize) -> Result<Vec<Sampling>, ApiErro
     let raw: RawParams = body.read()?;
     let Some(params) = raw.sampling_params else {
         let default = Sampling {
-            max_new_tokens: Some(sampling::DEFAULT_MAX_NEW_TOKENS),
+            default_max_new_tokens: Some(sampling::DEFAULT_MAX_NEW_TOKENS),
+            max_field: "max_new_tokens",
             ..Sampling::default()
         };
         return Ok(vec![default; num_prompts]);

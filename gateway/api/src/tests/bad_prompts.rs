@@ -100,7 +100,7 @@ fn chat_options_that_contradict_each_other_are_refused() {
         (
             r#""min_tokens":6,"max_tokens":9,"max_completion_tokens":5"#,
             "min_tokens",
-            "max_tokens = 5",
+            "max_completion_tokens = 5",
         ),
         (
             r#""continue_final_message":true"#,

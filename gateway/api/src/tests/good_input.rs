@@ -103,6 +103,8 @@ fn sampling_options_arrive() {
         presence_penalty: Some(2.0),
         repetition_penalty: Some(1.1),
         max_new_tokens: Some(7),
+        default_max_new_tokens: None,
+        max_field: "max_completion_tokens",
         min_new_tokens: 3,
         stop: vec!["a".to_owned()],
         stop_token_ids: vec![5, 6],
@@ -117,9 +119,13 @@ fn sampling_options_arrive() {
         stream_interval: Some(4),
     };
     assert_eq!(chat(fields).unwrap().sampling, expected);
+    let of_completion = Sampling {
+        default_max_new_tokens: Some(16),
+        ..expected.clone()
+    };
     assert_eq!(
         completion(&format!(r#""prompt":"x",{fields}"#)).unwrap().sampling,
-        expected
+        of_completion
     );
     let native = fields
         .replace(
@@ -129,7 +135,12 @@ fn sampling_options_arrive() {
         .replace("min_tokens", "min_new_tokens")
         .replace("\"seed\"", "\"sampling_seed\"");
     let request = generate(&format!(r#""text":"x","sampling_params":{{{native}}}"#)).unwrap();
-    assert_eq!(request.items[0].sampling, expected);
+    let of_generate = Sampling {
+        default_max_new_tokens: Some(128),
+        max_field: "max_new_tokens",
+        ..expected
+    };
+    assert_eq!(request.items[0].sampling, of_generate);
 }
 
 #[test]
@@ -324,7 +335,7 @@ fn completions_take_all_four_forms_of_a_prompt() {
 #[test]
 fn completions_have_their_documented_defaults() {
     let request = completion(r#""prompt":"x""#).unwrap();
-    assert_eq!(request.sampling.max_new_tokens, Some(16));
+    assert_eq!(request.sampling.default_max_new_tokens, Some(16));
     assert_eq!((request.echo, request.logprobs), (false, None));
     let request = completion(r#""prompt":"x","max_tokens":0,"echo":true,"logprobs":0,"best_of":1"#).unwrap();
     assert_eq!(
@@ -385,7 +396,7 @@ fn a_single_native_prompt_is_no_batch() {
             (&request.items[0].prompt, request.is_batch),
             (&expected, is_batch)
         );
-        assert_eq!(request.items[0].sampling.max_new_tokens, Some(128));
+        assert_eq!(request.items[0].sampling.default_max_new_tokens, Some(128));
     }
     let request =
         generate(r#""text":"a","return_logprob":true,"sampling_params":{"max_new_tokens":0}"#).unwrap();

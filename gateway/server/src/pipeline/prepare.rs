@@ -230,13 +230,14 @@ fn check_lengths(wish: &Wish, num_tokens: usize, info: &ModelInfo) -> Result<(),
     }
     let answer = wish.sampling.max_new_tokens.unwrap_or(0) as usize;
     if num_tokens + answer > context {
+        let field = wish.sampling.max_field;
         let message = format!(
             "Requested token count exceeds the model's maximum context length of {context} tokens: {num_tokens} \
-             tokens of input and {answer} of output make {}; at most {} tokens of output fit",
+             tokens of input and {field} = {answer} of output make {}; at most {} tokens of output fit",
             num_tokens + answer,
             context - num_tokens,
         );
-        return Err(ApiError::context_length_exceeded(wish.field, message).into());
+        return Err(ApiError::context_length_exceeded(field, message).into());
     }
     Ok(())
 }
@@ -336,6 +337,14 @@ fn decoding(sampling: &Sampling, served: &Served) -> Result<Decoding, Failure> {
     })
 }
 
+/// Where the client named no limit: the endpoint's, or less when the context leaves less.
+fn default_limit(wish: &Sampling, remaining: Option<u32>) -> Option<u32> {
+    match (wish.default_max_new_tokens, remaining) {
+        (Some(default), Some(remaining)) => Some(default.min(remaining)),
+        (default, remaining) => default.or(remaining),
+    }
+}
+
 /// The client's values over the model's defaults over the built-in ones.
 fn sampling(wish: Sampling, info: &ModelInfo, remaining: Option<u32>) -> smg_engine_client::Sampling {
     let model = |name: &str| {
@@ -360,7 +369,7 @@ fn sampling(wish: Sampling, info: &ModelInfo, remaining: Option<u32>) -> smg_eng
         frequency_penalty: number(wish.frequency_penalty, "frequency_penalty", 0.0),
         presence_penalty: number(wish.presence_penalty, "presence_penalty", 0.0),
         repetition_penalty: number(wish.repetition_penalty, "repetition_penalty", 1.0),
-        max_new_tokens: wish.max_new_tokens.or(remaining),
+        max_new_tokens: wish.max_new_tokens.or(default_limit(&wish, remaining)),
         min_new_tokens: wish.min_new_tokens,
         stop: wish.stop,
         stop_token_ids: wish.stop_token_ids,
