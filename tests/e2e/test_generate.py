@@ -70,7 +70,8 @@ def test_batch_keeps_its_order(pool: Pool) -> None:
 
 
 def test_n_gives_a_list_prompt_by_prompt(pool: Pool) -> None:
-    replies = generate(pool, text=PROMPT, sampling_params={"n": 3, "max_new_tokens": 6, "temperature": 1.0})
+    params = {"n": 3, "max_new_tokens": 6, "temperature": 1.0}
+    replies = generate(pool, text=PROMPT, sampling_params=params)
     assert len(replies) == 3
     assert len({r["text"] for r in replies}) >= 2
 

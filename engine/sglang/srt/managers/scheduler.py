@@ -1,5 +1,6 @@
 """The scheduler: takes requests, forms batches, runs them, reports the tokens."""
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 
@@ -26,6 +27,7 @@ from sglang.srt.managers.decode import RunningBatch
 from sglang.srt.managers.live_requests import LiveRequests
 from sglang.srt.managers.load_stats import LoadStats
 from sglang.srt.managers.new_token_ratio import NewTokenRatio
+from sglang.srt.managers.outbox import Outbox
 from sglang.srt.managers.outputs import OutputAssembler, add_input_logprobs, add_output_logprobs
 from sglang.srt.managers.parts import SchedulerParts
 from sglang.srt.managers.prefill import PrefillPlanner
@@ -248,18 +250,33 @@ def run_scheduler_process(
 ) -> None:
     """The whole life of the scheduler process: load, warm up, report ready, serve, end.
 
-    A failure is reported as `Failed` and raised, so that the process ends with a non-zero code.
+    What cannot be loaded is reported as `Failed` in one sentence; a fault of ours is also raised.
+    Both end the process with a non-zero code.
     """
     start = time.monotonic()
     with connect(port_args) as (inbox, outbox):
         try:
-            worker = TpModelWorker(server_args, gpu_id, report_loading(outbox))
+            worker = _load_worker(server_args, gpu_id, outbox)
             # The class is looked up now, so that a replaced one is used.
             scheduler = Scheduler(parts_of(worker, server_args, inbox, outbox), gpu_id)
             if not server_args.skip_server_warmup:
                 warm_up(scheduler)
             outbox.send(ready_message(worker, server_args, time.monotonic() - start))
             scheduler.run_event_loop()
+        except CannotServe as error:
+            outbox.send(Failed(message=str(error)))
+            sys.exit(1)
         except Exception as error:
             outbox.send(Failed(message=f"{type(error).__name__}: {error}"))
             raise
+
+
+class CannotServe(Exception):
+    """The model cannot be loaded as asked; the text is a sentence for the operator."""
+
+
+def _load_worker(server_args: ServerArgs, gpu_id: int, outbox: Outbox) -> TpModelWorker:
+    try:
+        return TpModelWorker(server_args, gpu_id, report_loading(outbox))
+    except (ValueError, OSError) as error:
+        raise CannotServe(str(error)) from error

@@ -85,7 +85,7 @@ class Launcher:
     def _run(self, server_args: ServerArgs, ports: PortArgs) -> None:
         try:
             scheduler_module.run_scheduler_process(server_args, ports)
-        except FileNotFoundError as error:
+        except SystemExit as error:
             self.error = error
 
     def send(self, value: SchedulerInput) -> None:
@@ -156,11 +156,12 @@ def test_warm_up_leaves_no_trace(launch: Any) -> None:
     launcher.send(ShutdownInput())
 
 
-def test_failure_is_reported_and_raised(launch: Any) -> None:
+def test_model_that_cannot_load_is_one_sentence_and_an_exit_code(launch: Any) -> None:
     launcher = launch("missing")
-    assert launcher.next(Failed).message == "FileNotFoundError: no model at 'missing'"
+    assert launcher.next(Failed).message == "no model at 'missing'"
     launcher.thread.join()
-    assert isinstance(launcher.error, FileNotFoundError)
+    assert isinstance(launcher.error, SystemExit)
+    assert launcher.error.code == 1
 
 
 def test_readable_descriptor_wakes_an_idle_inbox_up(tmp_path: Path) -> None:
