@@ -124,10 +124,11 @@ dist: $(STAMPS)/tools ## release artefacts: optimized binary and wheels
 proto: $(STAMPS)/tools ## compile proto/ into the engine's descriptor set
 	@$(PY) engine/hatch_build.py
 
-fix: $(STAMPS)/tools ## format, and rewrite generated files
+fix: $(STAMPS)/engine ## format, and rewrite generated files
 	@cargo fmt --all
 	@$(VENV)/bin/ruff format .
 	@$(VENV)/bin/ruff check --fix .
+	@$(PY) -m tests.architecture.generated
 
 clean: ## remove everything that was built or installed here
 	@rm -rf target $(VENV) $(STAMPS) dist

@@ -88,4 +88,5 @@ def test_sigterm_ends_it_and_leaves_nothing(tmp_path) -> None:
         family = psutil.Process(running.process.pid).children(recursive=True)
         assert family
         assert running.end() == 0
-        assert [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
+        _, alive = psutil.wait_procs(family, timeout=30)
+        assert alive == []

@@ -1,4 +1,4 @@
-"""Root-mean-square normalization, alone or with the residual sum before it."""
+"""Root-mean-square normalization."""
 
 import torch
 from torch import nn
@@ -19,8 +19,3 @@ class RMSNorm(nn.Module):
         wide = x.float()
         scale = wide.square().mean(-1, keepdim=True).add_(self.eps).rsqrt_()
         return (wide * scale).to(x.dtype).mul_(self.weight)
-
-    def add_and_normalize(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """Adds `x` to `residual` in place and returns the normalized sum."""
-        residual.add_(x)
-        return self.forward(residual)

@@ -19,7 +19,6 @@ class RotaryEmbedding(nn.Module):
 
     def __init__(self, head_dim: int, rope: RopeConfig, context_len: int) -> None:
         super().__init__()
-        self.head_dim = head_dim
         self.context_len = context_len
         self._fill(inverse_frequencies(head_dim, rope))
 

@@ -90,7 +90,10 @@ class Scheduler:
                 case AbortInput():
                     self.abort_request(request)
                 case ControlInput():
-                    self.outbox.send(self.control.run(request))
+                    answer = self.control.run(request)
+                    # First the load, so that whoever reads the answer sees its effect.
+                    self._report(only_news=True)
+                    self.outbox.send(answer)
                 case ShutdownInput():
                     self.shut_down()
 

@@ -35,10 +35,6 @@ class BatchParams:
     def describes(self, reqs: Sequence[Req]) -> bool:
         return len(reqs) == len(self.reqs) and all(map(_is, reqs, self.reqs))
 
-    @property
-    def changes_logits(self) -> bool:
-        return bool(self.penalized_rows or self.min_length_rows or self.bias is not None)
-
 
 class DrawParams:
     """Temperature and filters of the rows that are drawn at random."""

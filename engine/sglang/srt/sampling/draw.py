@@ -53,7 +53,8 @@ def _draw_unranked(
     block, rest = _locate(sums, uniforms * sums.sum(-1))
     inside = blocks[torch.arange(rows, device=probs.device), block].double()
     offset, _ = _locate(inside, rest)
-    return block * _BLOCK + offset
+    # Weightless padding is found only if the logits were no numbers; stay in the vocabulary then.
+    return (block * _BLOCK + offset).clamp_(max=vocab - 1)
 
 
 def _draw_ranked(

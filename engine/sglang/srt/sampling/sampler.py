@@ -40,7 +40,7 @@ class Sampler:
         if not self._params.describes(reqs):
             self._params = BatchParams(reqs, self._vocab_size, self._device)
         params = self._params
-        wide = logits.float()
+        wide = logits.float().contiguous()
         rows = [row for row in params.logprob_rows if is_final[row]]
         raw = wide[rows] if rows else None
         self._adjust(wide, reqs, is_final)
