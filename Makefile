@@ -21,7 +21,9 @@ SMG := target/debug/smg
 RUST_SOURCES := $(shell find gateway bindings/python proto -name '*.rs' -o -name '*.toml' -o -name '*.proto' -o -name '*.wit' 2>/dev/null) Cargo.toml Cargo.lock
 WHEEL_SOURCES := $(RUST_SOURCES) $(shell find bindings/python/src -name '*.py' -o -name '*.pyi') bindings/python/pyproject.toml
 PYTEST := $(PY) -m pytest -q
-export UV_TORCH_BACKEND := $(if $(filter auto,$(TORCH_BACKEND)),,$(TORCH_BACKEND))
+ifneq ($(TORCH_BACKEND),auto)
+export UV_TORCH_BACKEND := $(TORCH_BACKEND)
+endif
 export PYTHONUNBUFFERED := 1
 
 .PHONY: help serve build check test unit rust-test wire e2e peers exact soak bench dist fix proto demo clean

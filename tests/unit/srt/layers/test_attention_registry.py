@@ -21,7 +21,8 @@ def new_name() -> Any:
 
 
 def test_built_in_backend_is_created_for_the_runner() -> None:
-    backend = create_attention_backend("torch_native", SimpleNamespace())
+    runner = SimpleNamespace(kv_dims=SimpleNamespace(cell_bytes=64))
+    backend = create_attention_backend("torch_native", runner)
     assert isinstance(backend, TorchNativeAttnBackend)
 
 

@@ -127,6 +127,29 @@ def test_greedy_tokens_agree_in_one_batch_of_any_lengths(
         assert ours[:NUM_TOKENS] == reference_tokens(model, prompt)
 
 
+def test_requests_that_leave_and_join_do_not_disturb_the_others(
+    sides: tuple[Driver, LlamaForCausalLM],
+) -> None:
+    driver, _ = sides
+    alone = [driver.generate([driver.admit(make_req(prompt))], 60)[0] for prompt in prompts()]
+    driver.clear()
+    first, leaving, joining, second, third = (make_req(prompt) for prompt in prompts())
+    early = [first, leaving, second, third]
+    driver.generate([driver.admit(req) for req in early], 6)
+    driver.memory.req_to_token_pool.free(leaving)
+    staying = [first, second, third]
+    for _ in range(5):
+        driver.decode(staying)
+    driver.extend([driver.admit(joining)])
+    for _ in range(45):  # longer than copies of K and V have room for
+        driver.decode([*staying, joining])
+    for req, wanted in zip(
+        (first, joining, second, third), (alone[i] for i in (0, 2, 3, 4)), strict=True
+    ):
+        assert req.output_ids == wanted[: len(req.output_ids)]
+        assert len(req.output_ids) >= 46
+
+
 @pytest.mark.parametrize("cached", [1, 20, 39])
 def test_cached_prefix_changes_nothing(sides: tuple[Driver, LlamaForCausalLM], cached: int) -> None:
     driver, model = sides

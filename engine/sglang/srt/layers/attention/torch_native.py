@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from sglang.srt.core.batch import ForwardBatch
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+from sglang.srt.layers.attention.gathered_kv import GatheredKV, fits
 
 if TYPE_CHECKING:
     from sglang.srt.layers.radix_attention import RadixAttention
@@ -57,15 +58,28 @@ class _ExtendPart:
 class TorchNativeAttnBackend(AttentionBackend):
     """Scaled dot product attention; K and V are gathered by slot unless they lie side by side."""
 
-    def __init__(self) -> None:
+    def __init__(self, kv_bytes_per_token: int) -> None:
+        self._kv_bytes_per_token = kv_bytes_per_token
         self._decode_groups: list[_DecodeGroup] = []
         self._extend_parts: list[_ExtendPart] = []
+        self._gathered = GatheredKV()
+        self._uses_gathered = False
 
     def init_forward_metadata(self, forward_batch: ForwardBatch) -> None:
-        if forward_batch.forward_mode.is_decode():
-            self._decode_groups = _plan_decode(forward_batch)
-        else:
+        if not forward_batch.forward_mode.is_decode():
+            self._gathered.invalidate()
             self._extend_parts = _plan_extend(forward_batch)
+            return
+        self._decode_groups = _plan_decode(forward_batch)
+        slots = self._decode_groups[0].slots
+        self._uses_gathered = len(self._decode_groups) == 1 and fits(
+            slots.num_requests, slots.padded_len, self._kv_bytes_per_token
+        )
+        if self._uses_gathered:
+            table = slots.indices.view(slots.num_requests, slots.padded_len)
+            self._gathered.begin(forward_batch, table)
+        else:
+            self._gathered.invalidate()
 
     def forward_decode(
         self,
@@ -79,14 +93,20 @@ class TorchNativeAttnBackend(AttentionBackend):
         pool = forward_batch.token_to_kv_pool
         if save_kv_cache:
             _save(layer, forward_batch, k, v)
-        keys, values = pool.get_kv_buffer(layer.layer_id)
+        buffers = pool.get_kv_buffer(layer.layer_id)
         # Heads that share a KV head are rows of one product: [batch, kv_heads, group, head_dim].
         heads = q.reshape(q.shape[0], layer.num_kv_heads, -1, layer.head_dim)
-        if len(self._decode_groups) == 1:
-            return _attend_group(heads, self._decode_groups[0], keys, values, layer.scaling)
-        out = torch.empty_like(q)
+        if self._uses_gathered:
+            new = (k.view(-1, *buffers[0].shape[1:]), v.view(-1, *buffers[1].shape[1:]))
+            keys, values = self._gathered.read(layer.layer_id, buffers, new)
+            return _attend(heads, keys, values, self._decode_groups[0].mask, layer.scaling)
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
         for group in self._decode_groups:
-            out[group.rows] = _attend_group(heads, group, keys, values, layer.scaling)
+            keys, values = (group.slots.read(buffer) for buffer in buffers)
+            if group.rows is None:
+                return _attend(heads, keys, values, group.mask, layer.scaling)
+            own = heads.index_select(0, group.rows)
+            out[group.rows] = _attend(own, keys, values, group.mask, layer.scaling)
         return out
 
     def forward_extend(
@@ -126,7 +146,7 @@ class TorchNativeAttnBackend(AttentionBackend):
 
 def create_torch_native_backend(runner: Any) -> TorchNativeAttnBackend:
     """The registered factory; works on every device torch knows."""
-    return TorchNativeAttnBackend()
+    return TorchNativeAttnBackend(runner.kv_dims.cell_bytes)
 
 
 def _save(
@@ -138,23 +158,16 @@ def _save(
     )
 
 
-def _attend_group(
+def _attend(
     heads: torch.Tensor,
-    group: _DecodeGroup,
     keys: torch.Tensor,
     values: torch.Tensor,
+    mask: torch.Tensor | None,
     scaling: float,
 ) -> torch.Tensor:
-    # heads: [batch_size, kv_heads, group, head_dim] -> [num_requests, num_heads * head_dim]
-    if group.rows is not None:
-        heads = heads.index_select(0, group.rows)
-    out = F.scaled_dot_product_attention(
-        heads,
-        group.slots.read(keys),
-        group.slots.read(values),
-        attn_mask=group.mask,
-        scale=scaling,
-    )
+    # heads: [num_requests, kv_heads, group, head_dim], keys and values: [num_requests, kv_heads,
+    # padded_len, head_dim] -> [num_requests, num_heads * head_dim]
+    out = F.scaled_dot_product_attention(heads, keys, values, attn_mask=mask, scale=scaling)
     return out.reshape(out.shape[0], -1)
 
 
