@@ -59,8 +59,7 @@ def test_one_ready_block_names_url_model_workers_and_a_curl(stage: Stage) -> Non
     engine, gateway, _ = stage.cast(3)
     gateway.tell("go")
     block = stage.output_until_ready()
-    assert f"  URL      http://127.0.0.1:{port}\n  Model    fake-model\n" in block
-    assert "  Workers  1: grpc://127.0.0.1:" in block
+    assert f"http://127.0.0.1:{port} serves fake-model with 1 worker (grpc://127.0.0.1:" in block
     assert f"curl http://127.0.0.1:{port}/v1/chat/completions" in block
     assert '"model": "fake-model"' in block
     process.terminate()

@@ -259,14 +259,12 @@ class Server:
         body = json.dumps({"model": model, "messages": [message], "max_tokens": 64})
         curl = ["curl", f"{url}/v1/chat/completions", "-H", "Content-Type: application/json"]
         key = "" if self._args.api_key is None else ' -H "Authorization: Bearer $API_KEY"'
-        return "\n".join(
-            [
-                f"Ready after {time.monotonic() - self._started:.1f} s.",
-                f"  URL      {url}",
-                f"  Model    {model}",
-                f"  Workers  {len(self._workers)}: {' '.join(self._worker_urls)}",
-                f"  Try      {shlex.join([*curl, '-d', body])}{key}",
-            ]
+        took = time.monotonic() - self._started
+        workers = plural(len(self._workers), "worker")
+        addresses = ", ".join(self._worker_urls)
+        return (
+            f"Ready after {took:.1f} s: {url} serves {model} with {workers} ({addresses}). Try:\n"
+            f"  {shlex.join([*curl, '-d', body])}{key}"
         )
 
     def _model_name(self) -> str:
