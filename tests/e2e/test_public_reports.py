@@ -1,8 +1,9 @@
 """Faults that users of such systems reported (../shared/cases/public-reports.md), each as a test.
 
-The id in a test's name is the report's; the ones that need no server are beside their module:
-B016/B018 and the tool cases come with tool calls, B020, B168, B171, B176 with the tokenizer crate,
-B172 with the GGUF loader, B101, B105, B108 with the scheduler's unit tests.
+The id in a test's name is the report's. The ones that need no server are beside their module and
+carry the id there: templates and tokenizing in gateway/tokenizer (B020, B168, B176), streams in
+gateway/server/tests (B030), GGUF in tests/unit/srt/model_loader (B172), memory and scheduling in
+tests/unit/srt/managers (B101, B105, B108); B171 is tests/e2e/test_tokenizer.py.
 """
 
 import json
@@ -170,10 +171,9 @@ def test_b106_a_request_that_outgrows_the_pool_ends_alone(tmp_path) -> None:
             "sampling_params": {"max_new_tokens": 1000, "ignore_eos": True},
         }
         status, reply, _ = call(f"{gateway.url}/generate", body)
-        if status == 200:
-            assert reply["meta_info"]["finish_reason"]["type"] in ("length", "abort")
-        else:
-            assert reply["error"]["message"]
+        assert status == 200, reply
+        assert reply["meta_info"]["finish_reason"]["type"] == "length"
+        assert 0 < reply["meta_info"]["completion_tokens"] <= 212
         small = {"text": "hi", "sampling_params": {"max_new_tokens": 3}}
         assert call(f"{gateway.url}/generate", small)[0] == 200
 

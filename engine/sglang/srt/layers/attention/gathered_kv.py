@@ -11,8 +11,9 @@ _LIMIT_BYTES = 1 << 30
 
 
 class GatheredKV:
-    """Spares reading the whole pool through slots at every step (a third of a step at 32 requests
-    of 512 tokens).
+    """Spares a step the way through the slots, and lets plain batched products attend: measured
+    1.5 times (float32) to 3 times (bfloat16) as fast as the general kernel at 32 requests of 512
+    tokens.
 
     The copies stay valid as long as the same requests decode and nothing else runs. `begin` sees to
     the first by comparing requests, lengths and slots; `invalidate` must be called whenever slots
@@ -48,19 +49,20 @@ class GatheredKV:
         pool: tuple[torch.Tensor, torch.Tensor],
         new: tuple[torch.Tensor, torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """K and V of the batch, [batch_size, kv_heads, longest, head_dim]; garbage past the ends.
+        """K and V, each [batch_size * kv_heads, longest, head_dim]; what is past the ends is garbage.
 
         The pool already has the new token, `new` is that token alone: [batch_size, kv_heads,
         head_dim].
         """
         if layer_id in self._filled:
+            rows, last = self._new
             for copy, values in zip(self._copies[layer_id], new, strict=True):
-                copy[self._new] = values
+                copy[rows, :, last] = values
         else:
             self._copies[layer_id] = self._gather(layer_id, pool)
             self._filled.add(layer_id)
         longest = max(self._lengths)
-        keys, values = (copy[:, :longest].transpose(1, 2) for copy in self._copies[layer_id])
+        keys, values = (copy.flatten(0, 1)[:, :longest] for copy in self._copies[layer_id])
         return keys, values
 
     def _continues(self, lengths: list[int], slots: torch.Tensor) -> bool:
@@ -77,18 +79,17 @@ class GatheredKV:
     def _gather(
         self, layer_id: int, pool: tuple[torch.Tensor, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        # -> two of [batch_size, kv_heads, capacity, head_dim]
         rows, capacity = self._slots.shape
         indices = self._slots.flatten()
         old = self._copies.get(layer_id)
         copies = []
         for which, buffer in enumerate(pool):
-            shape = (rows * capacity, *buffer.shape[1:])
-            target = buffer.new_empty(0) if old is None else old[which].view(-1)
-            if target.numel() != rows * capacity * buffer[0].numel():
-                target = buffer.new_empty(shape)
-            target = target.view(shape)
-            torch.index_select(buffer, 0, indices, out=target)
-            copies.append(target.view(rows, capacity, *buffer.shape[1:]))
+            heads, head_dim = buffer.shape[1:]
+            shape = (rows, heads, capacity, head_dim)
+            copy = old[which] if old and old[which].shape == shape else buffer.new_empty(shape)
+            gathered = buffer.index_select(0, indices).view(rows, capacity, heads, head_dim)
+            copies.append(copy.copy_(gathered.transpose(1, 2)))
         return copies[0], copies[1]
 
 

@@ -99,7 +99,8 @@ class TorchNativeAttnBackend(AttentionBackend):
         if self._uses_gathered:
             new = (k.view(-1, *buffers[0].shape[1:]), v.view(-1, *buffers[1].shape[1:]))
             keys, values = self._gathered.read(layer.layer_id, buffers, new)
-            return _attend(heads, keys, values, self._decode_groups[0].mask, layer.scaling)
+            mask = self._decode_groups[0].mask
+            return _attend_by_products(heads, keys, values, mask, layer.scaling)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         for group in self._decode_groups:
             keys, values = (group.slots.read(buffer) for buffer in buffers)
@@ -169,6 +170,22 @@ def _attend(
     # padded_len, head_dim] -> [num_requests, num_heads * head_dim]
     out = F.scaled_dot_product_attention(heads, keys, values, attn_mask=mask, scale=scaling)
     return out.reshape(out.shape[0], -1)
+
+
+def _attend_by_products(
+    heads: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float,
+) -> torch.Tensor:
+    # heads: [num_requests, kv_heads, group, head_dim], keys and values: [num_requests * kv_heads,
+    # padded_len, head_dim] -> [num_requests, num_heads * head_dim]
+    scores = torch.bmm(heads.flatten(0, 1) * scaling, keys.transpose(1, 2))
+    if mask is not None:
+        scores.view(*heads.shape[:3], -1).masked_fill_(~mask, -torch.inf)
+    shares = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
+    return torch.bmm(shares, values).view(len(heads), -1)
 
 
 # ------------------------------------------------------------------ plans, made once per pass
