@@ -3,7 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ModuleNotFoundError:  # run as a program, by `make proto`
+    BuildHookInterface = object
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "engine/sglang/srt/entrypoints/wire.binpb"

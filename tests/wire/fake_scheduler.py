@@ -29,6 +29,7 @@ from sglang.srt.entrypoints import grpc_server, wire
 from sglang.srt.entrypoints.scheduler_client import SchedulerClient
 from sglang.srt.entrypoints.service import EngineService
 from sglang.srt.server_args import PortArgs, ServerArgs
+from tests.wire.rpc_client import Client
 
 GUARD = 20.0  # seconds after which a test fails instead of hanging
 VOCAB_SIZE = 1000
@@ -136,7 +137,7 @@ async def serve(**options: Any) -> AsyncIterator[Worker]:
     folder = Path(tempfile.mkdtemp(prefix="sgl-"))  # short: paths of sockets are limited
     write_tokenizer_files(folder)
     ports = PortArgs.in_folder(str(folder))
-    client = SchedulerClient(ports)
+    client = SchedulerClient(ports, max_queued=args.max_queued_requests)
     receiving = asyncio.create_task(client.run())
     scheduler = FakeScheduler(ports)
     service = EngineService(args, client)
@@ -151,8 +152,8 @@ async def serve(**options: Any) -> AsyncIterator[Worker]:
         async with grpc.aio.insecure_channel(address, options=limits) as channel:
             yield Worker(
                 scheduler, client, service,
-                wire.Client(channel, wire.SCHEDULER_SERVICE),
-                wire.Client(channel, wire.ENGINE_SERVICE), folder,
+                Client(channel, wire.SCHEDULER_SERVICE),
+                Client(channel, wire.ENGINE_SERVICE), folder,
             )  # fmt: skip
     finally:
         await server.stop(None)

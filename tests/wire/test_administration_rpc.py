@@ -106,6 +106,14 @@ async def test_server_info_agrees_with_model_info_and_hides_keys() -> None:
     assert info.scheduler_info["status"] == "ready" == flat["status"]
 
 
+async def test_server_info_tells_the_state(worker: Worker) -> None:
+    assert (await control(worker, "server_info"))["status"] == "ready"
+    worker.client.drain()
+    assert (await control(worker, "server_info"))["status"] == "draining"
+    worker.client.fail("gone")
+    assert (await control(worker, "server_info"))["status"] == "failed"
+
+
 async def test_server_info_shows_live_counters(worker: Worker) -> None:
     load = worker.scheduler.load
     load.prompt_tokens_total, load.cached_tokens_total, load.num_evictable_tokens = 40, 10, 7
@@ -170,6 +178,14 @@ async def test_tokenizer_bundle_is_a_zip_with_its_digest(worker: Worker) -> None
             "chat_template.jinja", "config.json", "tokenizer.json", "tokenizer_config.json",
         ]  # fmt: skip
     assert (await read_bundle(worker))[1] == data
+
+
+async def test_a_tokenizer_that_cannot_be_packed_is_tried_again(worker: Worker) -> None:
+    hidden = (worker.folder / "tokenizer.json").rename(worker.folder / "hidden")
+    code, text = await code_of(read_bundle(worker))
+    assert (code, "tokenizer.json" in text) == (grpc.StatusCode.INTERNAL, True)
+    hidden.rename(worker.folder / "tokenizer.json")
+    assert (await read_bundle(worker))[1]
 
 
 async def test_chat_template_option_replaces_the_models_own(tmp_path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from sglang.srt.core.messages import AbortInput, GenerateInput, LogprobRows, TopRow
 from sglang.srt.entrypoints import wire
+from sglang.srt.entrypoints.scheduler_client import SchedulerUnavailable
 from tests.wire.fake_scheduler import (
     CONTEXT_LEN,
     GUARD,
@@ -15,6 +16,7 @@ from tests.wire.fake_scheduler import (
     Worker,
     finish,
     generate_request,
+    serve,
     tokens,
 )
 
@@ -170,9 +172,40 @@ async def test_refusal_before_the_first_message_is_a_status(
     call = worker.rpc.Generate(generate_request("a"))
     await worker.scheduler.receive()
     await worker.scheduler.step(
-        finish("a", [], 0, type="abort", message="The request queue is full.", status_code=status)
+        finish("a", [], 0, type="abort", message="No, for a reason.", status_code=status)
     )
-    assert await status_of(call) == (code, "The request queue is full.")
+    assert await status_of(call) == (code, "No, for a reason.")
+
+
+async def test_a_full_queue_is_not_an_unavailable_worker(worker: Worker) -> None:
+    call = worker.rpc.Generate(generate_request("a"))
+    await worker.scheduler.receive()
+    await worker.scheduler.step(
+        finish("a", [], 0, type="abort", message="The request queue is full.", status_code=503)
+    )
+    full = (grpc.StatusCode.RESOURCE_EXHAUSTED, "The request queue is full.")
+    assert await status_of(call) == full
+
+
+async def test_what_waits_is_bounded_before_the_scheduler_looks() -> None:
+    """It looks between steps only, which may be far apart."""
+    async with serve(max_queued_requests=2) as worker:
+        await worker.become_ready()  # runs 8 at once
+        calls = [
+            worker.rpc.Generate(generate_request(f"r{i}", sampling={"n": 2})) for i in range(5)
+        ]
+        await worker.scheduler.receive_many(10)
+        full = (grpc.StatusCode.RESOURCE_EXHAUSTED, "The request queue is full.")
+        assert await status_of(worker.rpc.Generate(generate_request("a"))) == full
+        await worker.scheduler.step(finish("r0#0", [1], 1))
+        await read(calls[0])
+        calls.append(worker.rpc.Generate(generate_request("b")))
+        assert (await worker.scheduler.receive()).rid == "b"
+        calls[1].cancel()
+        assert isinstance(await worker.scheduler.receive(), AbortInput)
+        calls += [worker.rpc.Generate(generate_request(rid)) for rid in ("c", "d")]
+        assert {e.rid for e in await worker.scheduler.receive_many(2)} == {"c", "d"}
+        assert await status_of(worker.rpc.Generate(generate_request("e"))) == full
 
 
 async def test_refusal_after_the_first_message_is_a_complete(worker: Worker) -> None:
@@ -216,6 +249,45 @@ async def test_wrong_fields_are_named(worker: Worker, fields: dict, named: str) 
     code, text = await status_of(worker.rpc.Generate(generate_request(request_id, **fields)))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert named in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "sampling", "counts"),
+    [
+        ({"top_logprobs_num": VOCAB_SIZE}, {"n": 100, "max_new_tokens": 21}, (1000, 2100)),
+        ({"token_ids_logprob": [1] * 100_000}, {"max_new_tokens": 21}, (100_000, 21)),
+        ({"top_logprobs_num": 900, "token_ids_logprob": [1] * 100, "logprob_start_len": 2},
+         {"n": 100, "max_new_tokens": 20}, (1000, 2100)),
+        ({"top_logprobs_num": VOCAB_SIZE}, {"n": 100, "max_new_tokens": 10_000}, (1000, 6100)),
+    ],
+)  # fmt: skip
+async def test_alternatives_are_bounded(
+    worker: Worker, fields: dict[str, Any], sampling: dict[str, int], counts: tuple[int, int]
+) -> None:
+    request = generate_request("a", return_logprob=True, sampling=sampling)
+    ids = fields.get("token_ids_logprob", [])
+    request.token_ids_logprob.extend(ids)
+    for name in ("top_logprobs_num", "logprob_start_len"):
+        setattr(request, name, fields.get(name, getattr(request, name)))
+    code, text = await status_of(worker.rpc.Generate(request))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    alternatives, positions = counts
+    assert f"{alternatives} alternatives at {positions} positions" in text
+    for part in ("top_logprobs_num", "token_ids_logprob", str(alternatives * positions), "2000000"):
+        assert part in text
+
+
+async def test_as_many_alternatives_as_allowed_are_taken(worker: Worker) -> None:
+    fields = {"top_logprobs_num": VOCAB_SIZE, "return_logprob": True}
+    worker.rpc.Generate(generate_request("a", sampling={"n": 100, "max_new_tokens": 20}, **fields))
+    assert len(await worker.scheduler.receive_many(100)) == 100
+
+
+async def test_what_changes_nothing_is_tolerated(worker: Worker) -> None:
+    """Published gateways always send the one, and clients may send the other."""
+    sampling = {"spaces_between_special_tokens": False}
+    worker.rpc.Generate(generate_request("a", sampling=sampling, priority=5))
+    assert (await worker.scheduler.receive()).rid == "a"
 
 
 @pytest.mark.parametrize("ids", [[], [VOCAB_SIZE], [1] * CONTEXT_LEN])
@@ -307,6 +379,23 @@ async def test_aborted_request_ends_with_a_complete(worker: Worker) -> None:
     await worker.scheduler.step(finish("a", [], 0, type="abort", message="Aborted by the client"))
     (message,) = await asyncio.wait_for(read_all(call), GUARD)
     assert message.complete.finish_reason == "abort"
+
+
+async def test_abort_without_a_scheduler_says_so(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(value: object) -> None:
+        raise SchedulerUnavailable("the scheduler process is not connected")
+
+    call = worker.rpc.Generate(generate_request("a"))
+    await worker.scheduler.receive()
+    monkeypatch.setattr(worker.client, "_send", refuse)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await worker.rpc.Abort(wire.scheduler("AbortRequest")(request_id="a"))
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert "not connected" in caught.value.details()
+    monkeypatch.undo()
+    call.cancel()
 
 
 async def test_deadline_ends_the_request(worker: Worker) -> None:

@@ -22,6 +22,7 @@ import pytest
 
 from sglang.srt.entrypoints import wire
 from tests.wire.fake_scheduler import GUARD, generate_request, write_tokenizer_files
+from tests.wire.rpc_client import Client
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -104,13 +105,14 @@ def running(folder: Path, *flags: str, **variables: str) -> Iterator[Launched]:
 @contextlib.asynccontextmanager
 async def client(launched: Launched) -> AsyncIterator[Any]:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{launched.port}") as channel:
-        yield wire.Client(channel, wire.SCHEDULER_SERVICE)
+        yield Client(channel, wire.SCHEDULER_SERVICE)
 
 
 async def test_serves_and_ends_without_leftovers(model: Path, tmp_path: Path) -> None:
     scratch = tmp_path / "tmp"
     scratch.mkdir()
-    with running(model, "--weight-version", "quick", TMPDIR=str(scratch)) as launched:
+    flags = ["--weight-version", "quick", "--log-level", "warning"]
+    with running(model, *flags, TMPDIR=str(scratch)) as launched:
         child = launched.scheduler()
         async with client(launched) as rpc:
             messages = [m async for m in rpc.Generate(generate_request("a", stream=False))]
@@ -118,8 +120,10 @@ async def test_serves_and_ends_without_leftovers(model: Path, tmp_path: Path) ->
         launched.process.send_signal(signal.SIGTERM)
         out, err = launched.output()
         assert launched.process.returncode == 0, err
-        assert "Ready after" in err and "Traceback" not in err
-        assert out.strip() == "heavy modules: []"
+        assert err == ""
+        ready, end = out.splitlines()
+        assert ready.startswith("Ready after ") and f"grpc://127.0.0.1:{launched.port} " in ready
+        assert end == "heavy modules: []"
     assert not child.is_running()
     assert list(scratch.iterdir()) == []
 
@@ -140,7 +144,7 @@ async def test_sigterm_lets_running_requests_finish(model: Path) -> None:
 
 
 async def test_requests_that_take_too_long_are_aborted(model: Path) -> None:
-    with running(model, SGLANG_DRAIN_TIMEOUT="0.05") as launched:
+    with running(model, "--shutdown-grace-period-secs", "0") as launched:
         async with client(launched) as rpc:
             call = rpc.Generate(generate_request("a"))
             await call.read()
@@ -151,8 +155,11 @@ async def test_requests_that_take_too_long_are_aborted(model: Path) -> None:
         assert launched.process.returncode == 0
 
 
-async def test_second_signal_ends_at_once(model: Path) -> None:
-    with running(model) as launched:
+async def test_second_signal_ends_at_once_without_leftovers(model: Path, tmp_path: Path) -> None:
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    with running(model, TMPDIR=str(scratch)) as launched:
+        assert [path.name[:7] for path in scratch.iterdir()] == ["sglang-"]
         child = launched.scheduler()
         async with client(launched) as rpc:
             call = rpc.Generate(generate_request("a"))
@@ -163,6 +170,7 @@ async def test_second_signal_ends_at_once(model: Path) -> None:
             launched.output()
         assert launched.process.returncode == 128 + signal.SIGINT
         child.wait(GUARD)
+    assert list(scratch.iterdir()) == []
 
 
 async def test_dead_scheduler_ends_the_worker_with_a_sentence(model: Path) -> None:
@@ -240,3 +248,9 @@ def test_missing_files_are_one_sentence(model: Path) -> None:
         "--chat-template",
         "no.jinja",
     )
+
+
+def test_wrong_default_sampling_is_one_sentence(model: Path) -> None:
+    flags = ["--model-path", str(model), "--preferred-sampling-params"]
+    one_sentence(run(*flags, '{"temprature": 5}'), flags[-1], "did you mean 'temperature'?")
+    one_sentence(run(*flags, '{"temperature": -3}'), flags[-1], "temperature must be", "-3")

@@ -41,4 +41,11 @@ mod sglang_router_rs {
     use super::text::{IncrementalDecoder, StopMatcher, StopProgress, Tokenizer};
     #[pymodule_export]
     use super::{get_verbose_version_string, get_version_string};
+
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::options::add_policies(module.py())
+    }
 }

@@ -1,1 +1,1 @@
-"""…"""
+"""Named extension points; imports nothing but the standard library."""

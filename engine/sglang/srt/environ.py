@@ -83,9 +83,6 @@ class Envs:
         _parse_path,
         "Folder for downloaded and converted models.",
     )
-    SGLANG_DRAIN_TIMEOUT = EnvVar(
-        30.0, float, "Seconds that running requests get to finish after SIGTERM."
-    )
     SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN = EnvVar(
         False, parse_bool, "Lets --context-length exceed what the model was trained for."
     )

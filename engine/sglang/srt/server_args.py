@@ -22,7 +22,6 @@ from sglang.srt.arg_groups.declaration import (
 from sglang.srt.extension_points import (
     ATTENTION_BACKENDS,
     EVICTION_POLICIES,
-    RADIX_CACHE_BACKENDS,
     SCHEDULE_POLICIES,
 )
 
@@ -101,6 +100,12 @@ class ServerArgs:
     api_key: A[
         str | None, SERVER, Secret(), "Key that HTTP clients must send as a bearer token."
     ] = None
+    shutdown_grace_period_secs: A[
+        int,
+        SERVER,
+        Bound(ge=0, le=DAY),
+        "Seconds that running requests get to end after SIGTERM.",
+    ] = 180
     skip_server_warmup: A[bool, SERVER, "Report ready without a first generation."] = False
     enable_metrics: A[bool, SERVER, "Add latencies of single requests to the metrics."] = False
 
@@ -125,7 +130,8 @@ class ServerArgs:
         float | None,
         MEMORY,
         Bound(gt=0, le=1),
-        "Share of free memory for weights and KV; default: by device.",
+        "Share of free memory for weights and KV; default: KV gets half of what is free once the "
+        "weights are loaded, at most 4 GiB.",
     ] = None
     max_total_tokens: A[
         int | None, MEMORY, COUNT, "Tokens of the KV pool; default: what memory allows."
@@ -135,8 +141,8 @@ class ServerArgs:
     radix_cache_backend: A[
         str | None,
         MEMORY,
-        Choices(lambda: RADIX_CACHE_BACKENDS),
-        "Implementation of the prefix cache.",
+        # Not checked here: programs may register one after they have parsed the options.
+        "Name of a registered prefix cache; default: the built-in one.",
     ] = None
     radix_eviction_policy: A[
         str,
@@ -150,8 +156,11 @@ class ServerArgs:
         int | None, SCHEDULING, COUNT, "Most requests in one batch; default: by the KV pool."
     ] = None
     max_queued_requests: A[
-        int | None, SCHEDULING, COUNT, "Most waiting requests; more are refused. Default: no limit."
-    ] = None
+        int | None,
+        SCHEDULING,
+        COUNT,
+        "Most waiting requests, more are refused with 503; none: no limit.",
+    ] = 4096
     chunked_prefill_size: A[
         int | None,
         SCHEDULING,
@@ -169,18 +178,10 @@ class ServerArgs:
         float, SCHEDULING, Bound(gt=0, le=100), "Above 1 admits fewer requests and retracts less."
     ] = 1.0
     attention_backend: A[
-        str | None,
-        SCHEDULING,
-        Choices(lambda: ATTENTION_BACKENDS),
-        "Implementation of attention; default: by device.",
-    ] = None
+        str | None, SCHEDULING, Choices(lambda: ATTENTION_BACKENDS), "Implementation of attention."
+    ] = "torch_native"
 
-    device: A[
-        str | None,
-        PROCESS,
-        Choices(lambda: DEVICE_CHOICES),
-        "Where the model runs; default: found out.",
-    ] = None
+    device: A[str | None, PROCESS, Choices(lambda: DEVICE_CHOICES), "Where the model runs."] = "cpu"
     watchdog_timeout: A[
         float,
         PROCESS,

@@ -133,6 +133,12 @@ impl ApiError {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
     }
 
+    /// 408: the body did not arrive in time.
+    pub fn body_timeout(seconds: u64) -> Self {
+        let message = format!("the request body did not arrive within {seconds} s");
+        Self::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message)
+    }
+
     /// 413: the body has more than `limit` bytes.
     pub fn too_large(limit: usize) -> Self {
         let message =

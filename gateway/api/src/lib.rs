@@ -47,4 +47,4 @@ pub use routing::Routing;
 pub use sampling::Sampling;
 pub use shapes::{OneOrMany, Prompt};
 pub use tokenize::{DetokenizeRequest, DetokenizeResponse, TokenizeInput, TokenizeRequest, TokenizeResponse};
-pub use usage::{FinishReason, MatchedStop, PromptTokensDetails, StreamOptions, Usage};
+pub use usage::{Chunk, ChunkChoice, FinishReason, MatchedStop, PromptTokensDetails, StreamOptions, Usage};

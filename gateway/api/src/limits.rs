@@ -16,5 +16,8 @@ pub const MAX_TOKEN_IDS: usize = 16_384;
 pub const MAX_TOP_LOGPROBS: u32 = 20;
 /// `top_logprobs_num` of `/generate`.
 pub const MAX_NATIVE_TOP_LOGPROBS: u32 = 1024;
+/// Alternatives that all answers of one request report for their prompts: per position `top_logprobs` plus the
+/// ids of `token_ids_logprob`, times positions, times `n`. One costs some 50 bytes on its way to the client.
+pub const MAX_PROMPT_LOGPROBS: u64 = 2_000_000;
 /// Characters of a request id given by the client.
 pub const MAX_RID_CHARS: usize = 256;

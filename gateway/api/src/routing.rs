@@ -1,4 +1,4 @@
-//! Fields by which a client names a request, ranks it, and keeps its cache entries apart.
+//! Fields by which a client names a request and keeps its cache entries apart.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,12 +11,11 @@ use crate::limits::MAX_RID_CHARS;
 use crate::sampling::require;
 use crate::shapes::OneOrMany;
 
-/// Identity, rank and cache namespace of one prompt.
+/// Identity and cache namespace of one prompt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Routing {
     /// The client's own request id; the server makes one up when it is absent.
     pub rid: Option<String>,
-    pub priority: Option<i32>,
     /// Namespace of the prefix cache: prompts share entries only under equal keys.
     pub extra_key: Option<String>,
     /// Appended to the namespace.
@@ -26,7 +25,6 @@ pub struct Routing {
 #[derive(Debug, Deserialize)]
 pub(crate) struct RoutingFields {
     rid: Option<OneOrMany<String>>,
-    priority: Option<i32>,
     extra_key: Option<OneOrMany<TextOrNull>>,
     cache_salt: Option<OneOrMany<TextOrNull>>,
 }
@@ -88,7 +86,6 @@ impl Routing {
         Ok(rows
             .map(|((rid, extra_key), cache_salt)| Self {
                 rid,
-                priority: fields.priority,
                 extra_key,
                 cache_salt,
             })

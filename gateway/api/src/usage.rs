@@ -1,4 +1,4 @@
-//! Token counts, and why a generation ended.
+//! Token counts, why a generation ended, and the chunks of a stream that carry both.
 
 use serde::{Deserialize, Serialize};
 
@@ -39,16 +39,6 @@ pub enum FinishReason {
     Abort,
 }
 
-impl FinishReason {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-            Self::Abort => "abort",
-        }
-    }
-}
-
 /// The token or the text that ended a generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
@@ -85,6 +75,43 @@ impl StreamOptions {
                 continuous_usage_stats: raw.continuous_usage_stats.unwrap_or(false),
             }),
             None => Ok(Self::default()),
+        }
+    }
+}
+
+/// One event of a streamed answer of an OpenAI endpoint. Field order is key order.
+///
+/// Order per index: the chunks of its choice, the last one with the reason; then, if asked for, one chunk for all
+/// without choices that carries the usage.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Chunk<C> {
+    pub id: String,
+    pub object: &'static str,
+    /// Seconds since the epoch.
+    pub created: u64,
+    pub model: String,
+    pub choices: Vec<C>,
+    /// Outer `None`: the key is absent, as nobody asked for usage. Inner `None`: `null`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Option<Usage>>,
+}
+
+/// What the chunks of one endpoint are about.
+pub trait ChunkChoice: Serialize {
+    /// The value of the chunk's `object` key.
+    const OBJECT: &'static str;
+}
+
+impl<C: ChunkChoice> Chunk<C> {
+    /// A chunk for some choices; set `usage` where the client asked for it.
+    pub fn new(id: String, created: u64, model: String, choices: Vec<C>) -> Self {
+        Self {
+            id,
+            object: C::OBJECT,
+            created,
+            model,
+            choices,
+            usage: None,
         }
     }
 }

@@ -39,6 +39,7 @@ pub fn parse_with<I: IntoIterator<Item = String>>(
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Command, ConfigError> {
     let args: Vec<String> = args.into_iter().collect();
+    refuse_server(&args)?;
     refuse_lacking(&args)?;
     let layers = layers_of(&args, environment)?;
     let line = command_line(&layers);
@@ -172,6 +173,17 @@ fn completions(matches: &ArgMatches, mut line: clap::Command) -> String {
         clap_complete::generate(*shell, &mut line, "smg", &mut script);
     }
     String::from_utf8_lossy(&script).into_owned()
+}
+
+/// The wheel's own command line knows these words and never brings them here.
+fn refuse_server(args: &[String]) -> Result<(), ConfigError> {
+    match args.first().map(String::as_str) {
+        Some(word @ ("server" | "serve")) => Err(ConfigError::new(format!(
+            "`smg {word}` (workers and a gateway in one command) comes with the Python wheel: pip install \
+             sglang-router; this binary is the gateway alone"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn refuse_lacking(args: &[String]) -> Result<(), ConfigError> {

@@ -63,8 +63,11 @@ pub struct ServerOptions {
     pub worker_urls: Vec<String>,
 }
 
+/// Room for the bodies of many requests where each one is bounded to little.
+const LEAST_BODY_MEMORY: usize = 256 << 20;
+
 /// How a worker is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize)]
 #[value(rename_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
@@ -80,13 +83,15 @@ pub enum Policy {
 
 impl Policy {
     /// The name on the command line.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Random => "random",
-            Self::RoundRobin => "round_robin",
-            Self::CacheAware => "cache_aware",
-            Self::PowerOfTwo => "power_of_two",
-        }
+    pub fn name(self) -> String {
+        self.to_possible_value()
+            .map(|value| value.get_name().to_owned())
+            .unwrap_or_default()
+    }
+
+    /// Every policy, in the order of the help.
+    pub fn all() -> &'static [Self] {
+        Self::value_variants()
     }
 }
 
@@ -118,10 +123,10 @@ pub struct RoutingOptions {
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 #[command(next_help_heading = "Requests")]
 pub struct RequestOptions {
-    /// Longest time for a whole request, streamed answers included
+    /// Longest time for a whole request from its arrival on, queue and streamed answers included
     #[arg(long, default_value_t = 1800, value_parser = seconds(), value_name = "SECONDS")]
     pub request_timeout_secs: u64,
-    /// Longest time without a token from the worker before a request is given up
+    /// Longest time without a token from the worker, or in which a client reads nothing of its stream, before a request is given up
     #[arg(
         long,
         alias = "stream-body-stall-timeout-secs",
@@ -130,7 +135,7 @@ pub struct RequestOptions {
         value_name = "SECONDS"
     )]
     pub stream_stall_timeout_secs: u64,
-    /// Largest request body
+    /// Largest request body; all bodies that wait for their turn take together at most this much or 256 MiB, whichever is more
     #[arg(long, default_value_t = 536_870_912, value_parser = payload, value_name = "BYTES")]
     pub max_payload_size: usize,
     /// Time that running requests get to end after SIGTERM
@@ -177,6 +182,11 @@ impl RequestOptions {
 
     pub fn queue_timeout(&self) -> Duration {
         Duration::from_secs(self.queue_timeout_secs)
+    }
+
+    /// Bytes that request bodies may take together until their prompts are tokenized.
+    pub fn body_memory(&self) -> usize {
+        self.max_payload_size.max(LEAST_BODY_MEMORY)
     }
 
     /// Generations that may run at once on a machine with `cores`; `None` is no limit.

@@ -221,6 +221,24 @@ fn version_and_completions_are_text() {
 }
 
 #[test]
+fn the_words_of_the_wheel_are_answered_with_where_they_are() {
+    for word in ["server", "serve"] {
+        let sentence = error(&format!("{word} --model-path m"));
+        assert!(
+            sentence.starts_with(&format!("`smg {word}`")) && sentence.contains("pip install sglang-router"),
+            "{sentence}"
+        );
+    }
+}
+
+#[test]
+fn bodies_together_may_take_as_much_as_the_largest_one() {
+    let memory = |line: &str| launch(line).requests.body_memory();
+    assert_eq!(memory("--max-payload-size 536870913"), 536_870_913);
+    assert_eq!(memory("--max-payload-size 2048"), 256 << 20);
+}
+
+#[test]
 fn unknown_flags_name_the_nearest_one() {
     assert_eq!(
         error("--prot 1"),

@@ -82,10 +82,6 @@ impl EngineClient {
         }
     }
 
-    pub fn address(&self) -> &Address {
-        &self.address
-    }
-
     pub(crate) fn tasks(&self) -> &TaskTracker {
         &self.tasks
     }

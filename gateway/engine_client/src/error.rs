@@ -1,7 +1,6 @@
 //! Everything that can go wrong between the gateway and a worker.
 
 use std::error::Error as _;
-use std::fmt;
 use std::time::Duration;
 
 use tonic::{Code, Status};
@@ -135,24 +134,6 @@ impl EngineError {
             self,
             Self::Disconnected { .. } | Self::Deadline { .. } | Self::Protocol { .. }
         )
-    }
-}
-
-impl fmt::Display for StatusClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InvalidArgument => "invalid argument",
-            Self::Unauthenticated => "unauthenticated",
-            Self::PermissionDenied => "permission denied",
-            Self::NotFound => "not found",
-            Self::Conflict => "conflict",
-            Self::ResourceExhausted => "resource exhausted",
-            Self::Cancelled => "cancelled",
-            Self::Internal => "internal",
-            Self::Unimplemented => "unimplemented",
-            Self::Unavailable => "unavailable",
-            Self::Deadline => "deadline exceeded",
-        })
     }
 }
 

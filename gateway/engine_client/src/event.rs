@@ -59,16 +59,6 @@ pub enum FinishReason {
     Abort,
 }
 
-impl FinishReason {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-            Self::Abort => "abort",
-        }
-    }
-}
-
 /// The stop condition that was met.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Matched {

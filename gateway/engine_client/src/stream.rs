@@ -60,12 +60,6 @@ impl GenerateStream {
         }
     }
 
-    /// Marks the generation as done: dropping the stream no longer aborts it. For readers that know that the
-    /// engine is through, although its last message was not read.
-    pub fn finish(&mut self) {
-        self.on_drop.disarm();
-    }
-
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<GenerateResponse, Status>>> {
         loop {
             match &mut self.call {

@@ -39,7 +39,7 @@ pub enum Outcome {
     Answered,
     /// No connection, or it broke.
     TransportError,
-    /// The worker answered 5xx (gRPC: `Internal`, `Unavailable`, `Unknown`).
+    /// The worker answered 5xx (gRPC: `Internal`, `Unknown`).
     ServerError,
     /// Nothing came for longer than the stall limit.
     Stalled,

@@ -12,7 +12,8 @@ mod worker_set;
 
 pub use breaker::{Breaker, BreakerParams, BreakerState, Outcome, Permit};
 pub use health::{Health, HealthParams, Probe, WorkerState};
-pub use policy::{Candidate, Policy, PolicyKind, PolicyParams, RouteRequest, UnknownPolicy};
+pub use policies::{UnknownPolicy, build_policy, policy_names};
+pub use policy::{Candidate, Policy, PolicyParams, RouteRequest};
 pub use prefix_index::{PAGE_TOKENS, PagedPrompt, PrefixIndex};
 pub use worker::{LoadGuard, Role, Worker, WorkerId, WorkerInfo};
 pub use worker_set::{AddWorkerError, Query, SelectError, WorkerParams, WorkerSet};

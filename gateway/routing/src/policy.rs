@@ -1,11 +1,7 @@
-//! The one interface of a routing policy, the values that it decides on, and the list of policies.
-
-use std::fmt;
-use std::str::FromStr;
+//! The one interface of a routing policy, and the values that it decides on.
 
 use rand::Rng;
 
-use crate::policies::{cache_aware, power_of_two, random, round_robin};
 use crate::worker::WorkerId;
 
 /// A worker that may take the request, as it stands at the moment of the choice.
@@ -69,61 +65,6 @@ impl Default for PolicyParams {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PolicyKind {
-    Random,
-    RoundRobin,
-    CacheAware,
-    PowerOfTwo,
-}
-
-impl PolicyKind {
-    pub const ALL: [Self; 4] = [Self::Random, Self::RoundRobin, Self::CacheAware, Self::PowerOfTwo];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Random => random::NAME,
-            Self::RoundRobin => round_robin::NAME,
-            Self::CacheAware => cache_aware::NAME,
-            Self::PowerOfTwo => power_of_two::NAME,
-        }
-    }
-
-    pub fn build(self, params: PolicyParams) -> Box<dyn Policy> {
-        match self {
-            Self::Random => Box::new(random::Random),
-            Self::RoundRobin => Box::new(round_robin::RoundRobin::default()),
-            Self::CacheAware => Box::new(cache_aware::CacheAware::new(params)),
-            Self::PowerOfTwo => Box::new(power_of_two::PowerOfTwo),
-        }
-    }
-}
-
-impl fmt::Display for PolicyKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("unknown policy {given:?}; choose one of {}", PolicyKind::ALL.map(PolicyKind::name).join(", "))]
-pub struct UnknownPolicy {
-    pub given: String,
-}
-
-impl FromStr for PolicyKind {
-    type Err = UnknownPolicy;
-
-    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
-        Self::ALL
-            .into_iter()
-            .find(|kind| kind.name() == name)
-            .ok_or_else(|| UnknownPolicy {
-                given: name.to_owned(),
-            })
-    }
-}
-
 /// Index of the candidate with the least `key`; among equals each is as likely.
 pub(crate) fn least_by_key<K: PartialOrd>(
     candidates: impl IntoIterator<Item = (usize, K)>,
@@ -147,46 +88,4 @@ pub(crate) fn least_by_key<K: PartialOrd>(
         best = Some((index, key));
     }
     best.map(|(index, _)| index)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_policy_is_found_under_its_name() {
-        for kind in PolicyKind::ALL {
-            assert_eq!(kind.name().parse(), Ok(kind));
-            assert_eq!(kind.build(PolicyParams::default()).name(), kind.name());
-        }
-    }
-
-    #[test]
-    fn an_unknown_name_is_answered_with_the_known_ones() {
-        let error = "fastest".parse::<PolicyKind>().expect_err("no such policy");
-        assert_eq!(
-            error.to_string(),
-            "unknown policy \"fastest\"; choose one of random, round_robin, cache_aware, power_of_two"
-        );
-    }
-
-    #[test]
-    fn no_policy_chooses_among_none_and_every_one_takes_the_only_one() {
-        let mut rng = rand::rng();
-        let only = [Candidate {
-            worker: WorkerId::new(1),
-            cached_tokens: 0,
-            running_requests: 0,
-            pending_tokens: 0,
-        }];
-        for kind in PolicyKind::ALL {
-            let policy = kind.build(PolicyParams::default());
-            let request = RouteRequest {
-                prompt_tokens: 8,
-                expected_output_tokens: 8,
-            };
-            assert_eq!(policy.choose(&request, &[], &mut rng), None);
-            assert_eq!(policy.choose(&request, &only, &mut rng), Some(0));
-        }
-    }
 }

@@ -63,15 +63,6 @@ impl PrefixIndex {
     }
 
     /// Notes that `worker` gets this prompt.
-    pub fn insert(&self, worker: WorkerId, tokens: &[u32]) {
-        self.insert_prompt(worker, &PagedPrompt::new(tokens, ""));
-    }
-
-    /// Tokens of the longest known prefix, for each worker that got at least one page of it.
-    pub fn matched_tokens(&self, tokens: &[u32]) -> Vec<(WorkerId, usize)> {
-        self.match_prompt(&PagedPrompt::new(tokens, ""))
-    }
-
     pub fn insert_prompt(&self, worker: WorkerId, prompt: &PagedPrompt) {
         let kept = &prompt.hashes[..prompt.hashes.len().min(self.pages_per_worker)];
         let inner = &mut *self.inner.write();
@@ -91,6 +82,7 @@ impl PrefixIndex {
         }
     }
 
+    /// Tokens of the longest known prefix, for each worker that got at least one page of it.
     pub fn match_prompt(&self, prompt: &PagedPrompt) -> Vec<(WorkerId, usize)> {
         let inner = self.inner.read();
         let mut matched: Vec<(WorkerId, usize)> = Vec::new();
@@ -122,11 +114,6 @@ impl PrefixIndex {
         for hash in inner.recent.remove(&worker).iter().flat_map(RecentPages::hashes) {
             forget(&mut inner.holders, hash, worker);
         }
-    }
-
-    /// Pages known over all workers.
-    pub fn num_pages(&self) -> usize {
-        self.inner.read().recent.values().map(RecentPages::len).sum()
     }
 }
 

@@ -54,15 +54,13 @@ impl Role {
 pub struct WorkerInfo {
     /// `None` until the worker has been asked.
     pub model: Option<String>,
-    /// Other names under which the same model is asked for, adapters included.
-    pub aliases: Vec<String>,
     pub role: Role,
     pub labels: BTreeMap<String, String>,
 }
 
 impl WorkerInfo {
     pub fn serves(&self, model: &str) -> bool {
-        self.model.as_deref() == Some(model) || self.aliases.iter().any(|alias| alias == model)
+        self.model.as_deref() == Some(model)
     }
 }
 
@@ -190,10 +188,6 @@ pub struct LoadGuard {
 impl LoadGuard {
     pub fn worker(&self) -> &Arc<Worker> {
         &self.worker
-    }
-
-    pub fn tokens(&self) -> usize {
-        self.tokens
     }
 
     /// Tells the breaker how the request went. Only the first call counts; dropped without one, the request

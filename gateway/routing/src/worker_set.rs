@@ -116,25 +116,6 @@ impl WorkerSet {
         Some(removed)
     }
 
-    pub fn get(&self, id: WorkerId) -> Option<Arc<Worker>> {
-        self.workers
-            .read()
-            .iter()
-            .find(|worker| worker.id() == id)
-            .cloned()
-    }
-
-    /// The registration of `url` that takes requests, else the one that drains.
-    pub fn get_by_url(&self, url: &str) -> Option<Arc<Worker>> {
-        let workers = self.list();
-        let mut named = workers.iter().filter(|worker| worker.url() == url);
-        let first = named.clone().next();
-        named
-            .find(|worker| worker.state() != WorkerState::Draining)
-            .or(first)
-            .cloned()
-    }
-
     /// All workers, in the order of their registration, as they are now.
     pub fn list(&self) -> Arc<[Arc<Worker>]> {
         Arc::clone(&self.workers.read())
@@ -150,7 +131,7 @@ impl WorkerSet {
             .collect()
     }
 
-    /// Names of the models that workers serve, aliases not included, sorted.
+    /// Names of the models that workers serve, sorted.
     pub fn models(&self) -> Vec<String> {
         let names: BTreeSet<String> = self
             .list()

@@ -17,7 +17,7 @@ use crate::{
     context::Context,
     endpoints::{chat, completions, generate, info, models, tokenize},
     error::Failure,
-    layers::{admission, auth, panic, request_id, trace},
+    layers::{admission, auth, body, panic, request_id, trace},
 };
 
 /// All routes behind the whole stack.
@@ -70,6 +70,8 @@ fn guarded(cx: &Arc<Context>) -> Router<Arc<Context>> {
         .route("/workers/{id}", get(admin::workers::one))
         .route("/flush_cache", post(admin::cache::flush).get(admin::cache::flush))
         .route("/abort_request", post(admin::abort::abort))
+        // Outside of admission: a body that comes slowly must not hold a permit.
+        .layer(from_fn_with_state(cx.clone(), body::layer))
         // Before any work is done for a stranger.
         .layer(from_fn_with_state(cx.clone(), auth::layer))
 }

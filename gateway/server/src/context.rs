@@ -6,8 +6,7 @@ use rand::RngExt;
 use smg_config::{GatewayConfig, RetryOptions};
 use smg_engine_client::{Address, EngineClient, EngineError};
 use smg_routing::{
-    BreakerParams, HealthParams, PolicyKind, PolicyParams, PrefixIndex, UnknownPolicy, WorkerParams,
-    WorkerSet,
+    BreakerParams, HealthParams, PolicyParams, PrefixIndex, WorkerParams, WorkerSet, build_policy,
 };
 use tokio_util::{
     sync::CancellationToken,
@@ -15,7 +14,8 @@ use tokio_util::{
 };
 
 use crate::{
-    layers::admission::Admission,
+    admin::health::ProbeFlight,
+    layers::{admission::Admission, body::BodyMemory},
     live::LiveRequests,
     serve::{Environment, ServeError},
     telemetry::Telemetry,
@@ -35,6 +35,10 @@ pub struct Context {
     pub api_key: Option<String>,
     pub request_id_headers: Vec<String>,
     pub max_body_bytes: usize,
+    pub bodies: BodyMemory,
+    pub health_generate: ProbeFlight,
+    /// Workers are not probed once they are ready.
+    pub disable_health_check: bool,
     /// The gateway is the front door of one worker on this machine and answers as that worker's server.
     pub is_front_door: bool,
 }
@@ -42,9 +46,9 @@ pub struct Context {
 /// Limits on the time of one generation.
 #[derive(Clone, Copy)]
 pub struct RequestTimes {
-    /// From the request to its last token.
+    /// From the request's arrival to its last token.
     pub request: Option<Duration>,
-    /// Of silence from the worker.
+    /// Of silence from the worker, or of a client that does not read.
     pub stall: Option<Duration>,
 }
 
@@ -93,6 +97,9 @@ impl Context {
             api_key: config.auth.api_key.as_ref().map(|key| key.expose().to_owned()),
             request_id_headers: requests.request_id_headers.clone(),
             max_body_bytes: requests.max_payload_size,
+            bodies: BodyMemory::new(requests.body_memory()),
+            health_generate: ProbeFlight::default(),
+            disable_health_check: config.health.disable_health_check,
             is_front_door: matches!(config.server.worker_urls.as_slice(), [url] if url.starts_with("unix:")),
             telemetry,
         })
@@ -151,16 +158,13 @@ fn fleet(config: &GatewayConfig) -> Result<Fleet, ServeError> {
             window: breaker.window(),
         },
     };
-    let policy: PolicyKind = routing
-        .policy
-        .as_str()
-        .parse()
-        .map_err(|error: UnknownPolicy| ServeError::Policy(error.to_string()))?;
-    let policy = policy.build(PolicyParams {
+    let params_of_policy = PolicyParams {
         cache_threshold: routing.cache_threshold,
         balance_abs_threshold: routing.balance_abs_threshold,
         balance_rel_threshold: routing.balance_rel_threshold,
-    });
+    };
+    let policy = build_policy(&routing.policy.name(), params_of_policy)
+        .map_err(|error| ServeError::Policy(error.to_string()))?;
     Ok(Fleet::new(
         WorkerSet::new(params),
         policy,
@@ -217,5 +221,20 @@ impl Lifecycle {
 
     pub fn num_running(&self) -> usize {
         self.requests.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_policies_of_the_flag_are_those_of_the_router() {
+        let flag: BTreeSet<String> = smg_config::Policy::all()
+            .iter()
+            .map(|policy| policy.name())
+            .collect();
+        let router: BTreeSet<String> = smg_routing::policy_names().map(str::to_owned).collect();
+        assert_eq!(flag, router);
     }
 }

@@ -71,7 +71,8 @@ impl From<&EngineError> for Failure {
             (StatusClass::PermissionDenied, _) => (StatusCode::FORBIDDEN, "worker_refused"),
             (StatusClass::NotFound, _) => (StatusCode::NOT_FOUND, "not_found"),
             (StatusClass::Conflict, _) => (StatusCode::CONFLICT, "conflict"),
-            (StatusClass::ResourceExhausted, _) => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded"),
+            // Its queue is full; the client is not at fault.
+            (StatusClass::ResourceExhausted, _) => (StatusCode::SERVICE_UNAVAILABLE, "worker_overloaded"),
             (StatusClass::Unimplemented, _) => (StatusCode::NOT_IMPLEMENTED, "not_implemented"),
             (StatusClass::Deadline, _) => (StatusCode::GATEWAY_TIMEOUT, "timeout"),
             (StatusClass::Cancelled, _) => (StatusCode::BAD_GATEWAY, "worker_failed"),

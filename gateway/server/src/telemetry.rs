@@ -15,6 +15,9 @@ const BUCKETS: [f64; 21] = [
 /// Histogram samples are folded into buckets this often; between two folds they take memory.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
+/// The error type of a generation whose end nobody took: its client left, or did not read in time.
+const CLIENT_CLOSED: &str = "client_closed";
+
 const METADATA: Metadata<'static> = Metadata::new("smg", Level::INFO, None);
 
 /// Hands out counters, gauges and histograms. Clones share one registry; there is no global one.
@@ -30,6 +33,13 @@ pub struct GenerationLabels {
     pub model: SharedString,
     pub endpoint: &'static str,
     pub streaming: bool,
+}
+
+/// One generation between its start and its end.
+pub struct Generation {
+    telemetry: Telemetry,
+    labels: GenerationLabels,
+    ended: bool,
 }
 
 /// Token counts of a finished generation.
@@ -135,44 +145,19 @@ impl Telemetry {
 
     // ---------------------------------------------------------------- generation
 
-    pub fn generation_started(&self, labels: &GenerationLabels) {
+    /// Counts a generation as started; it is counted again when it ends, whichever way.
+    pub fn generation(&self, labels: GenerationLabels) -> Generation {
         let mut all = labels.common();
         all.push(Label::from_static_parts(
             "streaming",
             if labels.streaming { "true" } else { "false" },
         ));
         self.counter("smg_router_requests_total", all).increment(1);
-    }
-
-    pub fn generation_failed(&self, labels: &GenerationLabels, error_type: &str) {
-        let mut all = labels.common();
-        all.push(Label::new("error_type", error_type.to_owned()));
-        self.counter("smg_router_request_errors_total", all).increment(1);
-    }
-
-    pub fn first_token(&self, labels: &GenerationLabels, elapsed: Duration) {
-        self.histogram("smg_router_ttft_seconds", labels.common())
-            .record(elapsed);
-    }
-
-    /// `decoding` is the time from the first token to the end.
-    pub fn generation_finished(
-        &self,
-        labels: &GenerationLabels,
-        whole: Duration,
-        decoding: Duration,
-        tokens: TokenCounts,
-    ) {
-        self.histogram("smg_router_generation_duration_seconds", labels.common())
-            .record(whole);
-        if tokens.completion > 1 {
-            let per_token = decoding.as_secs_f64() / (tokens.completion - 1) as f64;
-            self.histogram("smg_router_tpot_seconds", labels.common())
-                .record(per_token);
+        Generation {
+            telemetry: self.clone(),
+            labels,
+            ended: false,
         }
-        self.tokens(labels, "input", tokens.prompt);
-        self.tokens(labels, "output", tokens.completion);
-        self.tokens(labels, "cached", tokens.cached);
     }
 
     /// What the router believed of a worker's cache beside what the worker found there.
@@ -184,12 +169,6 @@ impl Telemetry {
         let wrong = predicted.abs_diff(reported);
         self.counter("smg_cache_prediction_error_tokens_total", labels.common())
             .increment(wrong);
-    }
-
-    fn tokens(&self, labels: &GenerationLabels, token_type: &'static str, count: u64) {
-        let mut all = labels.common();
-        all.push(Label::from_static_parts("token_type", token_type));
-        self.counter("smg_router_tokens_total", all).increment(count);
     }
 
     // ---------------------------------------------------------------- workers
@@ -272,6 +251,58 @@ pub struct WorkerGauges {
     pub breaker: u8,
 }
 
+// === impl Generation ===
+
+impl Generation {
+    pub fn first_token(&self, elapsed: Duration) {
+        self.histogram("smg_router_ttft_seconds").record(elapsed);
+    }
+
+    /// Only the first end counts.
+    pub fn failed(&mut self, error_type: &str) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let mut all = self.labels.common();
+        all.push(Label::new("error_type", error_type.to_owned()));
+        self.telemetry
+            .counter("smg_router_request_errors_total", all)
+            .increment(1);
+    }
+
+    /// `decoding` is the time from the first token to the end.
+    pub fn finished(&mut self, whole: Duration, decoding: Duration, tokens: TokenCounts) {
+        self.ended = true;
+        self.histogram("smg_router_generation_duration_seconds")
+            .record(whole);
+        if tokens.completion > 1 {
+            let per_token = decoding.as_secs_f64() / (tokens.completion - 1) as f64;
+            self.histogram("smg_router_tpot_seconds").record(per_token);
+        }
+        self.tokens("input", tokens.prompt);
+        self.tokens("output", tokens.completion);
+        self.tokens("cached", tokens.cached);
+    }
+
+    fn histogram(&self, name: &'static str) -> Histogram {
+        self.telemetry.histogram(name, self.labels.common())
+    }
+
+    fn tokens(&self, token_type: &'static str, count: u64) {
+        let mut all = self.labels.common();
+        all.push(Label::from_static_parts("token_type", token_type));
+        self.telemetry
+            .counter("smg_router_tokens_total", all)
+            .increment(count);
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        self.failed(CLIENT_CLOSED);
+    }
+}
+
 // === impl GenerationLabels ===
 
 impl GenerationLabels {
@@ -296,7 +327,7 @@ const COUNTERS: &[(&str, &str)] = &[
     ("smg_router_requests_total", "Generations started."),
     (
         "smg_router_request_errors_total",
-        "Generations that ended in an error.",
+        "Generations that ended in an error; client_closed: the client left or did not read.",
     ),
     ("smg_router_tokens_total", "Tokens of finished generations."),
     (
@@ -343,7 +374,10 @@ const HISTOGRAMS: &[(&str, &str)] = &[
         "smg_http_request_duration_seconds",
         "Time from the request to the head of the response.",
     ),
-    ("smg_router_ttft_seconds", "Time to the first token."),
+    (
+        "smg_router_ttft_seconds",
+        "Time from the request to the first token.",
+    ),
     ("smg_router_tpot_seconds", "Time per token after the first."),
     (
         "smg_router_generation_duration_seconds",

@@ -84,6 +84,44 @@ async fn wrong_prompts_are_named_and_reach_no_worker() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn log_probabilities_of_a_prompt_are_bounded_in_all() {
+    let rig = Rig::start([worker()]).await;
+    let text = "x".repeat(500);
+    let ask = |more: Value| with(json!({"text": text, "return_logprob": true}), more);
+    // 500 positions x 1024 x 4 answers.
+    let wide = json!({"logprob_start_len": 0, "top_logprobs_num": 1024,
+                      "sampling_params": {"n": 4, "max_new_tokens": 1}});
+    let refused = rig.post(GENERATE, &ask(wide.clone())).await;
+    let error = refused.assert_error(400, "invalid_value");
+    assert_eq!(error["param"], "top_logprobs_num");
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("2048000") && message.contains("2000000"),
+        "{message}"
+    );
+    let ids: Vec<u32> = (0..256).collect();
+    let chosen = json!({"logprob_start_len": 0, "token_ids_logprob": ids,
+                        "sampling_params": {"n": 16, "max_new_tokens": 1}});
+    let error = rig
+        .post(GENERATE, &ask(chosen))
+        .await
+        .assert_error(400, "invalid_value");
+    assert_eq!(error["param"], "token_ids_logprob");
+    // Several prompts count together.
+    let many = json!({"text": vec![text.clone(); 5], "logprob_start_len": 0, "top_logprobs_num": 1000,
+                      "sampling_params": {"max_new_tokens": 1}});
+    rig.post(GENERATE, &ask(many))
+        .await
+        .assert_error(400, "invalid_value");
+    assert_eq!(rig.engines[0].counts().requests, 0);
+    // Fewer positions, or none of the prompt, pass.
+    for start in [400, -1] {
+        let body = ask(with(wide.clone(), json!({"logprob_start_len": start})));
+        assert_eq!(rig.post(GENERATE, &body).await.status, 200, "{start}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn bodies_that_are_no_json_are_refused() {
     let rig = Rig::start([worker()]).await;
     let deep = format!("{{\"messages\": {}1{}}}", "[".repeat(50_000), "]".repeat(50_000));
@@ -228,6 +266,21 @@ async fn what_is_not_supported_is_refused_by_name() {
         .await
         .assert_error(400, "unsupported_parameter");
     assert_eq!(error["param"], "tools");
+    for (field, value) in [
+        ("priority", json!(5)),
+        ("spaces_between_special_tokens", json!(false)),
+    ] {
+        let error = rig
+            .post(CHAT, &with(chat("hi"), json!({field: value})))
+            .await
+            .assert_error(400, "unsupported_parameter");
+        assert_eq!(error["param"], field);
+    }
+    let body = with(
+        chat("hi"),
+        json!({"priority": 0, "spaces_between_special_tokens": true}),
+    );
+    assert_eq!(rig.post(CHAT, &body).await.status, 200);
 }
 
 #[tokio::test(start_paused = true)]

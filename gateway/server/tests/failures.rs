@@ -51,7 +51,7 @@ async fn each_status_of_a_worker_has_its_http_status() {
         (Code::AlreadyExists, 409, 1),
         (Code::Aborted, 409, 1),
         // A full worker is not asked again.
-        (Code::ResourceExhausted, 429, 1),
+        (Code::ResourceExhausted, 503, 1),
         (Code::Internal, 500, 1),
         (Code::Unknown, 500, 3),
         (Code::DataLoss, 500, 3),
@@ -68,7 +68,7 @@ async fn each_status_of_a_worker_has_its_http_status() {
             assert!(answer.text().contains("the worker's own words"), "{code:?}");
             assert_eq!(
                 answer.headers.contains_key("retry-after"),
-                status == 429 || status == 503,
+                status == 503,
                 "{code:?}"
             );
         }
@@ -236,6 +236,40 @@ async fn errors_of_clients_never_open_the_breaker_and_those_of_workers_do() {
     rig.post(CHAT, &unknown)
         .await
         .assert_error(404, "model_not_found");
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_and_draining_workers_do_not_trip_their_breakers() {
+    let options = json!({"cb_failure_threshold": 3, "disable_retries": true});
+    let rig = Rig::with_options([worker()], &options).await;
+    for (code, word) in [
+        (Code::ResourceExhausted, "worker_overloaded"),
+        (Code::Unavailable, "worker_unavailable"),
+    ] {
+        rig.engines[0].set_script(Script::refusing(code, "not now"));
+        for _ in 0..10 {
+            let refused = rig.post(CHAT, &chat("hi")).await;
+            refused.assert_error(503, word);
+            assert!(refused.headers.contains_key("retry-after"));
+        }
+    }
+    // In mid-stream it says as little.
+    rig.engines[0].set_script(Script {
+        outcome: Outcome::FailAfter {
+            messages: 1,
+            code: Code::Unavailable,
+            message: "draining".to_owned(),
+        },
+        ..Script::fixed(tokenizer::ids("abc"))
+    });
+    for _ in 0..5 {
+        assert_eq!(rig.post(CHAT, &chat("hi")).await.status, 503);
+    }
+    assert_eq!(rig.engines[0].counts().requests, 25);
+    let view = rig.get("/workers").await.body_json()["workers"][0].clone();
+    assert_eq!(view["circuit_breaker"], "closed");
+    rig.engines[0].set_script(Script::fixed(tokenizer::ids("ok")));
+    assert_eq!(rig.post(CHAT, &chat("hi")).await.status, 200);
 }
 
 #[tokio::test(start_paused = true)]

@@ -131,6 +131,27 @@ async fn health_generate_really_generates() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn probes_that_come_together_share_one_generation() {
+    let script = Script {
+        first_token_delay: Duration::from_secs(2),
+        ..Script::fixed(tokenizer::ids("a"))
+    };
+    let rig = Rig::start([worker().script(script)]).await;
+    let probes = (0..50).map(|_| rig.get("/health_generate"));
+    let answers = futures::future::join_all(probes).await;
+    assert!(answers.iter().all(|answer| answer.status == 200));
+    assert_eq!(rig.engines[0].counts().requests, 1);
+    // The next one is a probe of its own, and one whose client left is not joined.
+    let left = tokio::time::timeout(Duration::from_secs(1), rig.get("/health_generate"));
+    assert!(left.await.is_err());
+    rig.engines[0]
+        .wait_until(|record| record.counts.cancelled == 1)
+        .await;
+    assert_eq!(rig.get("/health_generate").await.status, 200);
+    assert_eq!(rig.engines[0].counts().requests, 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_drain_finishes_what_runs_and_refuses_what_is_new() {
     let script = Script {
         token_delay: Duration::from_secs(1),

@@ -114,6 +114,10 @@ async fn the_workers_view_has_the_documented_keys() {
         .get(&format!("/workers/{}", view["id"].as_str().unwrap()))
         .await;
     assert_eq!(one.body_json()["url"], view["url"]);
+    assert_eq!(view["disable_health_check"], false);
+    let unprobed = Rig::with_options([worker()], &json!({"disable_health_check": true})).await;
+    let list = unprobed.get("/workers").await.body_json();
+    assert_eq!(list["workers"][0]["disable_health_check"], true);
     rig.get("/workers/99").await.assert_error(404, "WORKER_NOT_FOUND");
 }
 

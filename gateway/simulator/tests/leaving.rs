@@ -99,18 +99,6 @@ async fn before_anything_was_sent_nothing_is_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_finished_stream_is_only_cancelled() {
-    let rig = hanging(Outcome::HangAfter { messages: 1 });
-    let mut stream = rig.generate(spec(&[1])).await;
-    next_tokens(&mut stream).await;
-    stream.finish();
-    drop(stream);
-    rig.until(|record| record.counts.cancelled == 1).await;
-    rig.settle().await;
-    assert_eq!(rig.engine.counts().aborts, 0);
-}
-
-#[tokio::test(start_paused = true)]
 async fn outside_of_the_runtime() {
     let rig = hanging(Outcome::HangAfter { messages: 1 });
     let mut stream = rig.generate(spec(&[1])).await;

@@ -1,9 +1,12 @@
 """`RouterArgs`: made from the schema, filled by a parser, handed to the gateway."""
 
 import argparse
+import re
+from pathlib import Path
 
 import pytest
 
+import sglang_router
 from sglang_router import PolicyType, RouterArgs, option_schema
 from sglang_router.router import POLICIES, policy_from_str
 
@@ -63,3 +66,11 @@ def test_policies_are_those_of_the_command_line() -> None:
     assert policy_from_str("cache_aware") == PolicyType.CacheAware
     with pytest.raises(ValueError, match="unknown policy 'x'; choose one of random, round_robin"):
         policy_from_str("x")
+
+
+def test_the_stub_lists_every_policy() -> None:
+    attributes = {name for name, value in vars(PolicyType).items() if type(value) is PolicyType}
+    stub = Path(sglang_router.__file__).with_name("sglang_router_rs.pyi").read_text()
+    assert set(re.findall(r"^    (\w+): PolicyType$", stub, re.MULTILINE)) == attributes
+    assert {str(getattr(PolicyType, name)) for name in attributes} == set(POLICIES)
+    assert repr(PolicyType.CacheAware) == "PolicyType.CacheAware"

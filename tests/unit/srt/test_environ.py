@@ -1,24 +1,40 @@
 """Typed environment variables."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from sglang.srt.environ import envs, parse_bool
+from sglang.srt.environ import EnvVar, envs, parse_bool
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/engine.md"
 
 
 def test_default_and_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SGLANG_DRAIN_TIMEOUT", raising=False)
-    assert envs.SGLANG_DRAIN_TIMEOUT.get() == 30.0
-    assert not envs.SGLANG_DRAIN_TIMEOUT.is_set()
-    monkeypatch.setenv("SGLANG_DRAIN_TIMEOUT", "5")
-    assert envs.SGLANG_DRAIN_TIMEOUT.get() == 5.0
+    longer = envs.SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN
+    monkeypatch.delenv(longer.name, raising=False)
+    assert longer.get() is False
+    assert not longer.is_set()
+    monkeypatch.setenv(longer.name, "1")
+    assert longer.get() is True
 
 
 def test_wrong_text_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SGLANG_DRAIN_TIMEOUT", "soon")
-    with pytest.raises(ValueError, match="SGLANG_DRAIN_TIMEOUT"):
-        envs.SGLANG_DRAIN_TIMEOUT.get()
+    longer = envs.SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN
+    monkeypatch.setenv(longer.name, "soon")
+    with pytest.raises(ValueError, match=f"{longer.name}: expected true or false, got 'soon'"):
+        longer.get()
+
+
+def test_the_page_lists_every_variable() -> None:
+    home = str(Path.home())
+    known = {v.name: v for v in vars(type(envs)).values() if isinstance(v, EnvVar)}
+    rows = re.findall(r"^\| `(SGLANG_\w+)` \| (.*) \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    assert {name: what for name, _, what in rows} == {n: v.help for n, v in known.items()}
+    for name, shown, _ in rows:
+        default = known[name].default
+        text = str(default).replace(home, "~").lower() if default else ""
+        assert shown.strip("`") == ("false" if default is False else text)
 
 
 def test_override_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,27 @@
 import argparse
 import json
 import pickle
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from sglang.srt.arg_groups.absent import ABSENT_FLAGS, why_absent
 from sglang.srt.arg_groups.declaration import Option, options_of
+from sglang.srt.extension_points import RADIX_CACHE_BACKENDS
+from sglang.srt.mem_cache.registry import (
+    TreeCacheBuildContext,
+    create_tree_cache,
+    register_radix_cache_backend,
+    registered_radix_cache_backends,
+)
+from sglang.srt.model_executor.dtype import resolve_dtype
+from sglang.srt.model_loader.loader import resolve_load_format
 from sglang.srt.server_args import (
+    DTYPE_CHOICES,
+    LOAD_FORMAT_CHOICES,
     PortArgs,
     SealedError,
     ServerArgs,
@@ -84,6 +98,8 @@ def test_default_chunk_is_whole_pages() -> None:
         (["--quantization=fp8"], ("--quantization", "GGUF")),
         (["--lora-paths", "a"], ("--lora-paths", "adapters")),
         (["--speculative-algorithm", "EAGLE"], ("--speculative-algorithm", "leave")),
+        (["--tool-call-parser", "llama3"], ("--tool-call-parser", "does not parse tool calls")),
+        (["--shutdown-grace-period-secs", "-1"], ("--shutdown-grace-period-secs", ">= 0", "-1")),
     ],
 )
 def test_mistakes_are_one_sentence(
@@ -129,6 +145,39 @@ def test_found_model_keeps_its_name() -> None:
     assert own.tokenizer_path == "/t"
 
 
+def test_a_prefix_cache_may_be_registered_after_parsing() -> None:
+    args = parse("--radix-cache-backend", "later")
+    context = TreeCacheBuildContext(args, params=None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError) as caught:
+        create_tree_cache(context)
+    text = str(caught.value)
+    assert "--radix-cache-backend='later' is not registered." in text
+    assert str(registered_radix_cache_backends()) in text
+    assert "register_radix_cache_backend(...)" in text
+    try:
+        register_radix_cache_backend("later", lambda ctx: ctx)  # type: ignore[arg-type,return-value]
+        assert create_tree_cache(context) is context
+    finally:
+        RADIX_CACHE_BACKENDS.pop("later", None)
+
+
+def test_every_choice_is_implemented(tmp_path: Path) -> None:
+    for name in DTYPE_CHOICES:
+        assert resolve_dtype(name, torch.device("cpu")).is_floating_point
+    gguf, folder = (SimpleNamespace(is_gguf=is_gguf, model_path="m") for is_gguf in (True, False))
+    for name in LOAD_FORMAT_CHOICES:
+        config = folder if name == "safetensors" else gguf
+        assert resolve_load_format(config, name) in ("gguf", "safetensors", "dummy")
+    options = {option.name: option for option in options_of(ServerArgs)}
+    for name in ("attention_backend", "schedule_policy", "radix_eviction_policy", "device"):
+        assert options[name].default in options[name].choices.names()
+
+
+def test_none_lifts_the_limit_of_the_queue() -> None:
+    assert parse().max_queued_requests == 4096
+    assert parse("--max-queued-requests", "none").max_queued_requests is None
+
+
 def test_secrets_are_not_public() -> None:
     values = parse("--api-key", "s3cret").public_values()
     assert "api_key" not in values and "s3cret" not in json.dumps(values)
@@ -168,8 +217,11 @@ def test_switch_can_be_turned_off_by_file_and_variable(
         ("a.yaml", "prot: 1", "did you mean --port?"),
         ("a.yaml", "port: many", "--port: expected a whole number"),
         ("a.yaml", "[1, 2]", "mapping"),
-        ("a.yaml", "a: [", "a.yaml"),
-        ("a.json", "{", ""),
+        ("a.yaml", "a: [", "line 1"),
+        ("a.json", "{", "line 1"),
+        ("a.toml", "port = = 1\n", "line 1" if sys.version_info >= (3, 11) else ".yaml"),
+        ("a.yaml", "model: \udcff", "utf-8"),
+        ("a.json", "\udcff", "utf-8"),
         ("a.ini", "port=1", ".yaml"),
     ],
 )
@@ -177,16 +229,15 @@ def test_wrong_config_files_are_one_sentence(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, text: str, expected: str
 ) -> None:
     file = tmp_path / name
-    file.write_text(text)
-    with pytest.raises(SystemExit):
-        parse("--config", str(file))
-    assert expected in capsys.readouterr().err
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    sentence = error_of(capsys, "--config", str(file))
+    assert f"--config {file}: " in sentence and expected in sentence
 
 
 def test_missing_config_file_and_wrong_variable(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "nowhere.yaml" in error_of(capsys, "--config", "nowhere.yaml")
+    assert "--config nowhere.yaml: No such file" in error_of(capsys, "--config", "nowhere.yaml")
     monkeypatch.setenv("SGLANG_PORT", "x")
     assert "SGLANG_PORT: expected a whole number" in error_of(capsys)
 

@@ -3,22 +3,20 @@
 from typing import Any
 
 from sglang_router.router_args import RouterArgs
-from sglang_router.sglang_router_rs import PolicyType
+from sglang_router.sglang_router_rs import PolicyType, option_schema
 from sglang_router.sglang_router_rs import Router as CompiledRouter
 
 POLICIES = {
-    "random": PolicyType.Random,
-    "round_robin": PolicyType.RoundRobin,
-    "cache_aware": PolicyType.CacheAware,
-    "power_of_two": PolicyType.PowerOfTwo,
+    name: PolicyType(name)
+    for option in option_schema()
+    if option["name"] == "policy"
+    for name in option["choices"]
 }
 
 
 def policy_from_str(name: str) -> PolicyType:
     """The policy that the command line calls `name`."""
-    if name not in POLICIES:
-        raise ValueError(f"unknown policy {name!r}; choose one of {', '.join(POLICIES)}")
-    return POLICIES[name]
+    return PolicyType(name)
 
 
 class Router:

@@ -7,7 +7,7 @@ _SPECULATIVE = "speculative decoding is not served; leave the option out."
 _HICACHE = "the prefix cache lives in the KV pool only; raise --max-total-tokens instead."
 _SPLIT = "prefill and decode run in one worker; leave the option out."
 _GRAPH = "there are no captured graphs on CPU; leave the option out."
-_PARSERS = "tool calls and reasoning are parsed by the HTTP server; see its options in --help."
+_PARSERS = "this version does not parse tool calls or reasoning; leave the option out."
 
 ABSENT_FLAGS = {
     "--quantization": _QUANTIZATION,

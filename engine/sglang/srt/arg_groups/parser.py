@@ -4,7 +4,7 @@ import argparse
 import difflib
 import importlib.util
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -128,47 +128,56 @@ def read_config(path: str, options: Sequence[Option]) -> dict[str, Any]:
     """The options of a config file. An unknown key raises ValueError with the nearest name."""
     by_name = {flag[2:].replace("-", "_"): option for option in options for flag in option.flags}
     values = {}
-    for key, value in _read_mapping(Path(path)).items():
+    where = f"{CONFIG_FLAG} {path}"
+    for key, value in _read_mapping(Path(path), where).items():
         name = str(key).replace("-", "_")
         if name not in by_name:
-            raise ValueError(f"{path}: {unknown_argument('--' + str(key), options)}")
+            raise ValueError(f"{where}: {unknown_argument('--' + str(key), options)}")
         option = by_name[name]
         try:
             option.check(value)
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+            raise ValueError(f"{where}: {error}") from None
         values[option.name] = value
     return values
 
 
-def _read_mapping(path: Path) -> dict[Any, Any]:
-    text = path.read_text()
-    if path.suffix == ".json":
-        data = json.loads(text)
-    elif path.suffix == ".toml":
-        data = _read_toml(text)
-    elif path.suffix in (".yaml", ".yml"):
-        data = _read_yaml(path, text)
-    else:
-        raise ValueError(f"{path}: a config file ends in .yaml, .yml, .toml or .json")
+def _read_mapping(path: Path, where: str) -> dict[Any, Any]:
+    read = _FORMATS.get(path.suffix)
+    if read is None:
+        raise ValueError(f"{where}: a config file ends in {', '.join(_FORMATS)}")
+    try:
+        data = read(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{where}: {error.strerror}") from None
+    except ValueError as error:  # also text that is not UTF-8; YAML's takes several lines
+        raise ValueError(f"{where}: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
-        raise ValueError(f"{path}: expected a mapping of options, got {type(data).__name__}")
+        raise ValueError(f"{where}: expected a mapping of options, got {type(data).__name__}")
     return data
 
 
-def _read_yaml(path: Path, text: str) -> Any:
+def _read_yaml(text: str) -> Any:
     import yaml  # type: ignore[import-untyped]
 
     try:
         return yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(str(error)) from None
 
 
 def _read_toml(text: str) -> Any:
     if importlib.util.find_spec("tomllib") is None:
         raise ValueError("a .toml config file needs Python 3.11 or newer; use .yaml or .json")
     return importlib.import_module("tomllib").loads(text)
+
+
+_FORMATS: dict[str, Callable[[str], Any]] = {
+    ".yaml": _read_yaml,
+    ".yml": _read_yaml,
+    ".toml": _read_toml,
+    ".json": json.loads,
+}
 
 
 def unknown_argument(argument: str, options: Iterable[Option]) -> str:

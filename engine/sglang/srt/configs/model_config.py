@@ -1,12 +1,12 @@
 """What a model is: sizes, rotary settings, context length and end tokens, read from its files."""
 
-import json
 import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sglang.srt.configs.gguf_config import read_gguf_config
+from sglang.srt.configs.json_file import read_json
 from sglang.srt.configs.rope_config import RopeConfig
 from sglang.srt.configs.token_ids import token_ids_of, tokenizer_end_tokens, tokenizer_size
 from sglang.srt.environ import envs
@@ -54,8 +54,8 @@ class ModelConfig:
         assert self.vocab_size <= self.padded_vocab_size
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
-                f"{self.num_attention_heads} attention heads cannot be shared out to "
-                f"{self.num_key_value_heads} key/value heads: not a multiple."
+                f"{self.model_path}: {self.num_attention_heads} attention heads cannot be shared "
+                f"out to {self.num_key_value_heads} key/value heads: not a multiple."
             )
 
     @property
@@ -102,35 +102,23 @@ def _only_gguf_weights(path: Path) -> bool:
     return any(path.glob("*.gguf")) and not any(path.glob("*.safetensors"))
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty when there is no such file."""
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object, found {type(content).__name__}.")
-    return content
-
-
 def _from_folder(path: Path) -> ModelConfig:
     config = read_json(path / "config.json")
     generation = read_json(path / "generation_config.json")
+    tokenizer = read_json(path / "tokenizer.json")
     _require_keys(path, config)
     heads = int(config["num_attention_heads"])
     padded = int(config["vocab_size"])
     end_tokens = (
         token_ids_of(generation.get("eos_token_id"))
         + token_ids_of(config.get("eos_token_id"))
-        + tokenizer_end_tokens(path)
+        + tokenizer_end_tokens(tokenizer, read_json(path / "tokenizer_config.json"))
     )
     return ModelConfig(
         model_path=path,
         architectures=tuple(config["architectures"]),
         model_type=str(config.get("model_type", "")),
-        vocab_size=min(padded, tokenizer_size(path) or padded),
+        vocab_size=min(padded, tokenizer_size(tokenizer) or padded),
         padded_vocab_size=padded,
         hidden_size=int(config["hidden_size"]),
         intermediate_size=int(config["intermediate_size"]),

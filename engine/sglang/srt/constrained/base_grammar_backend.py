@@ -1,4 +1,8 @@
-"""What a grammar backend is: compiles constraints, and masks tokens that would break them."""
+"""What a grammar backend is: compiles constraints, and masks tokens that would break them.
+
+This is a seam for code that registers a backend and builds it with `create_grammar_backend`. The
+server has no option that chooses one, builds none, and refuses requests with a constraint.
+"""
 
 import logging
 import time
@@ -204,7 +208,7 @@ class BaseGrammarBackend:
 
 
 class GrammarArgs(Protocol):
-    """The server option that this module reads."""
+    """The one attribute that this module reads of whoever builds a backend."""
 
     @property
     def grammar_backend(self) -> str | None: ...
@@ -214,7 +218,10 @@ GrammarBackendFactory = Callable[[Any, Any, int, Any], BaseGrammarBackend | None
 
 
 def register_grammar_backend(name: str, init_func: GrammarBackendFactory) -> None:
-    """Makes `--grammar-backend NAME` call `init_func`; a taken name warns and is replaced."""
+    """Makes `create_grammar_backend` call `init_func` for the name.
+
+    A taken name, also a built-in one, warns and is replaced.
+    """
     GRAMMAR_BACKEND_REGISTRY.register(name, init_func, source=source_of(init_func), replace=True)
 
 
@@ -225,7 +232,7 @@ def create_grammar_backend(
     eos_token_ids: set[int] | None = None,
     think_end_ids: list[int] | None = None,
 ) -> BaseGrammarBackend | None:
-    """The backend that `--grammar-backend` names; None when structured output is off.
+    """The backend that `server_args.grammar_backend` names; None when that is None or `none`.
 
     A registered function gets the first four arguments. `think_end_ids` is for backends that let
     a model reason before the constraint begins; a registered one has to arrange that itself.

@@ -9,6 +9,7 @@ import msgspec
 from sglang.srt.core.sampling_params import SamplingParams
 
 PROTOCOL_VERSION = 1
+QUEUE_FULL = "The request queue is full."
 
 
 # ------------------------------------------------------------------ launcher → scheduler
@@ -102,7 +103,7 @@ class LoadSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
     num_waiting_reqs: int = 0
     num_used_tokens: int = 0
     num_evictable_tokens: int = 0
-    num_waiting_uncached_tokens: int = 0
+    num_waiting_uncached_tokens: int = 0  # by what each request found when last looked up
     max_total_num_tokens: int = 0
     max_running_requests: int = 0
     gen_throughput: float = 0.0  # tokens per second

@@ -50,8 +50,8 @@ class Req:
     kv_committed_len: int = 0  # leading tokens whose slots stand in the row of req_to_token
     cache_protected_len: int = 0  # leading slots that the prefix cache owns; the rest are ours
     cached_tokens: int = 0  # prompt tokens that came from the cache at first admission
-    extend_input_len: int = 0  # tokens this step computes
-    is_chunked: int = 0  # chunks of the prompt still to come
+    prefix_key: Any = None  # what the prefix cache is asked for; made by `key_of`
+    found_len: int = 0  # tokens that the prefix cache had when it was last asked
     num_retractions: int = 0
 
     # Output side.

@@ -6,8 +6,10 @@ from typing import Any
 import msgspec
 
 TOP_K_ALL = 1 << 30
-GREEDY_TEMPERATURE = 1e-6
+# Dividing float32 logits by less lets their rounding decide: greedy is what is meant.
+GREEDY_TEMPERATURE = 1e-5
 MAX_STOP_STRINGS = 32
+CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 
 class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -45,20 +47,22 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def is_greedy(self) -> bool:
-        return self.top_k == 1
+        """Whether the most likely token is taken; also of parameters that are not canonical."""
+        return self.top_k == 1 or self.temperature < GREEDY_TEMPERATURE
+
+    @property
+    def constraints(self) -> list[str]:
+        """The names of the constraints that are set; at most one may be."""
+        return [name for name in CONSTRAINTS if getattr(self, name)]
 
     def check(self, vocab_size: int) -> None:
         """Raises ValueError that names the field, what was given and what is allowed."""
         _check_ranges(self)
         _check_lengths(self)
         _check_ids(self, vocab_size)
-        given = [
-            name
-            for name in ("json_schema", "regex", "ebnf", "structural_tag")
-            if getattr(self, name)
-        ]
-        if len(given) > 1:
-            raise ValueError(f"at most one constraint may be set, got {' and '.join(given)}")
+        if len(self.constraints) > 1:
+            given = " and ".join(self.constraints)
+            raise ValueError(f"at most one constraint may be set, got {given}")
 
     def normalized(self) -> "SamplingParams":
         """The canonical form: greedy is temperature 1 with top_k 1, no top_k is `TOP_K_ALL`."""

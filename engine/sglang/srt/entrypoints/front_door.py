@@ -103,6 +103,7 @@ async def open_front_door(args: ServerArgs, worker_socket: str) -> FrontDoor:
         "host": args.host,
         "port": args.port,
         "log_level": args.log_level,
+        "shutdown_grace_period_secs": args.shutdown_grace_period_secs,
         **({"api_key": args.api_key} if args.api_key else {}),
     }
     gateway = importlib.import_module(WHEEL).FrontDoor(options, worker_socket)

@@ -11,6 +11,8 @@ from sglang.srt.core.sampling_params import SamplingParams
 from sglang.srt.entrypoints import wire
 
 MAX_ANSWERS = 128
+# Alternatives times positions of one request; each takes about 100 bytes on its way.
+MAX_ALTERNATIVES = 2_000_000
 INT64_MASK = (1 << 63) - 1
 
 
@@ -40,6 +42,8 @@ def generate_inputs(
         raise InvalidRequest(f"sampling_params.n must be at most {MAX_ANSWERS}, got {params.n}")
     params = params.normalized()
     _check_logprobs(request, len(input_ids), vocab_size)
+    if request.return_logprob:
+        _check_alternatives(request, params, context_len)
     return [
         GenerateInput(
             rid=rid,
@@ -160,6 +164,23 @@ def _check_logprobs(request: Any, prompt_len: int, vocab_size: int) -> None:
                 f"token_ids_logprob must be ids of the vocabulary, 0 … {vocab_size - 1}; "
                 f"got {token_id}"
             )
+
+
+def _check_alternatives(request: Any, params: SamplingParams, context_len: int) -> None:
+    """Bounds the memory that the rows of all answers take."""
+    prompt_len, start = len(request.tokenized.input_ids), request.logprob_start_len
+    room, wanted = context_len - prompt_len, params.max_new_tokens
+    answer = room if wanted is None else min(wanted, room)
+    positions = params.n * (answer + (prompt_len - start if start >= 0 else 0))
+    chosen = len(request.token_ids_logprob)
+    alternatives = request.top_logprobs_num + chosen
+    if alternatives * positions > MAX_ALTERNATIVES:
+        raise InvalidRequest(
+            f"top_logprobs_num = {request.top_logprobs_num} with {chosen} token_ids_logprob is "
+            f"{alternatives} alternatives at {positions} positions, {alternatives * positions} in "
+            f"all; at most {MAX_ALTERNATIVES} are allowed. Ask for fewer, raise logprob_start_len "
+            "or lower max_new_tokens"
+        )
 
 
 def _logit_bias(biases: Any) -> dict[int, float]:

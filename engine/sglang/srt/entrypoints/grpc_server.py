@@ -7,11 +7,15 @@ from typing import Any
 
 import grpc
 
-from sglang.srt.core.messages import FinishReason
+from sglang.srt.core.messages import QUEUE_FULL, FinishReason
 from sglang.srt.entrypoints import grpc_convert, wire
 from sglang.srt.entrypoints.answer import Answer
 from sglang.srt.entrypoints.control import run_operation
-from sglang.srt.entrypoints.scheduler_client import DuplicateRequest, SchedulerUnavailable
+from sglang.srt.entrypoints.scheduler_client import (
+    DuplicateRequest,
+    QueueFull,
+    SchedulerUnavailable,
+)
 from sglang.srt.entrypoints.service import EngineService
 from sglang.version import __version__
 
@@ -106,14 +110,20 @@ class Generation:
             await context.abort(Code.INVALID_ARGUMENT, str(error))
         except DuplicateRequest as error:
             await context.abort(Code.ALREADY_EXISTS, str(error))
+        except QueueFull as error:
+            await context.abort(Code.RESOURCE_EXHAUSTED, str(error))
         except SchedulerUnavailable as error:
             await context.abort(Code.UNAVAILABLE, str(error))
         except RefusedRequest as error:
             await context.abort(error.code, str(error))
 
-    async def abort(self, request: Any, _context: Any) -> Any:
+    async def abort(self, request: Any, context: Any) -> Any:
         """Exact ids only. An unknown id may have just ended, so it is no error."""
-        found = self._client.abort(request.request_id, request.reason or "Aborted by the client")
+        reason = request.reason or "Aborted by the client"
+        try:
+            found = self._client.abort(request.request_id, reason)
+        except SchedulerUnavailable as error:
+            await context.abort(Code.UNAVAILABLE, str(error))
         message = "aborting" if found else f"no request {request.request_id!r} is running"
         return wire.scheduler("AbortResponse")(success=True, message=message)
 
@@ -123,7 +133,10 @@ class RefusedRequest(Exception):
 
     def __init__(self, finish: FinishReason) -> None:
         super().__init__(finish.message or "The request was aborted")
-        self.code = CODE_OF_STATUS.get(finish.status_code or 500, Code.INTERNAL)
+        # Another worker may have room, or this one soon: not the same as one that goes away.
+        is_full = finish.message == QUEUE_FULL
+        status = Code.RESOURCE_EXHAUSTED if is_full else CODE_OF_STATUS.get(finish.status_code or 0)
+        self.code = status or Code.INTERNAL
 
 
 async def _send_answers(stream: Any, answers: dict[str, Answer], context: Any) -> None:

@@ -5,7 +5,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -18,9 +17,9 @@ import grpc
 from sglang.srt.core.messages import LoadProgress
 from sglang.srt.entrypoints import engine, front_door, grpc_server, model_source, sidecar
 from sglang.srt.entrypoints.demo_model import ModelError
+from sglang.srt.entrypoints.preflight import LaunchError, check_launch
 from sglang.srt.entrypoints.scheduler_client import SchedulerClient, WorkerState
 from sglang.srt.entrypoints.service import EngineService
-from sglang.srt.environ import envs
 from sglang.srt.observability.log_setup import set_up_logging
 from sglang.srt.observability.progress import ProgressLine
 from sglang.srt.server_args import PortArgs, ServerArgs, prepare_server_args, with_model_path
@@ -29,10 +28,6 @@ logger = logging.getLogger(__name__)
 ABORT_TIMEOUT = 5.0  # seconds for aborted requests to tell their clients
 LAST_WORDS_TIMEOUT = 0.5  # seconds for a dead scheduler's last message to arrive
 FAILURE = 1
-
-
-class LaunchError(Exception):
-    """The worker cannot serve; the text is one sentence for the user."""
 
 
 def main(argv: Sequence[str], prog: str = "python -m sglang.launch_server") -> int:
@@ -49,8 +44,7 @@ def launch_server(args: ServerArgs) -> int:
     progress = ProgressLine()
     folder = tempfile.mkdtemp(prefix="sglang-")  # private to this user
     try:
-        check_ports(args)
-        check_files(args)
+        check_launch(args)
         found = with_model_path(args, model_source.locate_model(args, progress.update))
         progress.close()
         return asyncio.run(_serve(found, folder, progress))
@@ -66,44 +60,18 @@ def launch_server(args: ServerArgs) -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def check_ports(args: ServerArgs) -> None:
-    """Raises LaunchError when a port is taken, before anything slow starts."""
-    ports = {"--port": args.port}
-    if args.grpc_port is not None:
-        ports["--grpc-port"] = args.grpc_port
-    if args.grpc_mode:
-        ports["--port, plus 1 for health and metrics,"] = args.port + 1
-    for flag, port in ports.items():
-        family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((args.host, port))
-            except OSError as error:
-                raise LaunchError(
-                    f"cannot listen on {args.host} port {port} ({flag}): "
-                    f"{(error.strerror or str(error)).lower()}; choose another one"
-                ) from error
-
-
-def check_files(args: ServerArgs) -> None:
-    """Raises LaunchError when an option names a file that cannot be read."""
-    template = args.chat_template
-    if template is not None and not os.access(template, os.R_OK):
-        raise LaunchError(f"--chat-template {template!r} is not a readable file")
-
-
 async def _serve(args: ServerArgs, folder: str, progress: ProgressLine) -> int:
     def show(message: LoadProgress) -> None:
         progress.update(message.phase, message.done_bytes, message.total_bytes)
 
     start = time.monotonic()
     ports = PortArgs.in_folder(folder)
-    client = SchedulerClient(ports, show)
+    client = SchedulerClient(ports, show, args.max_queued_requests)
     service = EngineService(args, client)
     worker_socket = str(Path(folder) / "grpc.sock")
     server = grpc_server.make_server(service, _grpc_addresses(args, worker_socket))
-    worker = WorkerLife(client, server, engine._launch_subprocesses(args, ports))
+    process = engine._launch_subprocesses(args, ports)
+    worker = WorkerLife(client, server, process, folder)
     try:
         await server.start()
         if args.grpc_mode:
@@ -114,7 +82,7 @@ async def _serve(args: ServerArgs, folder: str, progress: ProgressLine) -> int:
         progress.close()
         if client.state is WorkerState.READY and await worker.door_is_ready():
             _announce(args, client, time.monotonic() - start)
-        return await worker.until_end()
+        return await worker.until_end(args.shutdown_grace_period_secs)
     finally:
         progress.close()
         await worker.end()
@@ -131,24 +99,32 @@ def _grpc_addresses(args: ServerArgs, worker_socket: str) -> list[str]:
 def _announce(args: ServerArgs, client: SchedulerClient, seconds: float) -> None:
     scheme = "grpc" if args.grpc_mode else "http"
     host = f"[{args.host}]" if ":" in args.host else args.host
-    logger.info(
-        "Ready after %.1f s: %s://%s:%d serves %s (context %d tokens, KV pool %d tokens).",
-        seconds, scheme, host, args.port, args.served_model_name,
-        client.ready.model.context_len, client.ready.max_total_num_tokens,
-    )  # fmt: skip
+    ready = client.ready
+    print(  # and no log line, which --log-level could hide
+        f"Ready after {seconds:.1f} s: {scheme}://{host}:{args.port} serves "
+        f"{args.served_model_name} (context {ready.model.context_len} tokens, "
+        f"KV pool {ready.max_total_num_tokens} tokens).",
+        flush=True,
+    )
 
 
 class WorkerLife:
     """The running parts of a worker, the signals that end it, and the order in which it ends."""
 
     def __init__(
-        self, client: SchedulerClient, server: grpc.aio.Server, process: engine.SchedulerProcess
+        self,
+        client: SchedulerClient,
+        server: grpc.aio.Server,
+        process: engine.SchedulerProcess,
+        folder: str,
     ) -> None:
+        """`folder` holds the sockets, and goes with the worker even when it ends at once."""
         self.sidecar: asyncio.Server | None = None
         self.door: front_door.FrontDoor | None = None
         self._client = client
         self._server = server
         self._process = process
+        self._folder = folder
         self._receiving = asyncio.create_task(client.run())
         self._stop = asyncio.Event()
         self._dead = asyncio.Event()
@@ -170,13 +146,15 @@ class WorkerLife:
             return ready.done() or not ready.cancel()
         return not self._stop.is_set()
 
-    async def until_end(self) -> int:
-        """Returns the exit code after a signal and the drain, or after a failure."""
+    async def until_end(self, grace: float) -> int:
+        """Returns the exit code after a failure, or after a signal and the drain, which takes
+        `grace` seconds at most.
+        """
         await self._first_of()
         if self._dead.is_set() or self._receiving.done():
             await self._fail()
         elif self._stop.is_set():
-            await self._drain()
+            await self._drain(grace)
         else:
             reason = self.door.error if self.door and self.door.error else "no reason given"
             self._report_failure(f"the HTTP server ended by itself: {reason}")
@@ -219,9 +197,8 @@ class WorkerLife:
         print(f"sglang: {reason}", file=sys.stderr)
         self._exit_code = FAILURE
 
-    async def _drain(self) -> None:
+    async def _drain(self, limit: float) -> None:
         """The front door first: what it has accepted still reaches the worker."""
-        limit = envs.SGLANG_DRAIN_TIMEOUT.get()
         deadline = time.monotonic() + limit
         logger.info(
             "Ending: %d requests have %g s to finish; a second signal ends at once.",
@@ -229,7 +206,8 @@ class WorkerLife:
         )  # fmt: skip
         if self.door is not None:
             self.door.stop()
-            await self._wait_for(self.door.ended, limit)
+            # It has the same limit, and then tells its clients.
+            await self._wait_for(self.door.ended, limit + ABORT_TIMEOUT)
         self._client.drain()
         if not await self._wait_for(self._client.idle, deadline - time.monotonic()):
             running = self._client.abort_all("The worker is shutting down")
@@ -247,6 +225,7 @@ class WorkerLife:
     def _on_signal(self, number: int) -> None:
         if self._stop.is_set():
             self._process.kill()
+            shutil.rmtree(self._folder, ignore_errors=True)
             os._exit(128 + number)
         self._stop.set()
 

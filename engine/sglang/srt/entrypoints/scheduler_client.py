@@ -14,6 +14,7 @@ import zmq.asyncio
 
 from sglang.srt.core.messages import (
     PROTOCOL_VERSION,
+    QUEUE_FULL,
     AbortInput,
     ControlInput,
     ControlOutput,
@@ -50,6 +51,10 @@ class DuplicateRequest(Exception):
     """The id belongs to a request that still runs."""
 
 
+class QueueFull(Exception):
+    """As many requests wait as may; the text says so."""
+
+
 class SchedulerClient:
     """Owns both sockets, the table of running requests and the worker's state.
 
@@ -57,8 +62,12 @@ class SchedulerClient:
     """
 
     def __init__(
-        self, ports: PortArgs, on_progress: Callable[[LoadProgress], None] | None = None
+        self,
+        ports: PortArgs,
+        on_progress: Callable[[LoadProgress], None] | None = None,
+        max_queued: int | None = None,
     ) -> None:
+        """`max_queued`: answers that may be under way beyond those that can run at once."""
         self._context = zmq.asyncio.Context()
         # PUSH is used without asyncio: with no high-water mark a send never waits.
         self._push = zmq.Socket(zmq.Context.shadow(self._context.underlying), zmq.PUSH)
@@ -73,6 +82,8 @@ class SchedulerClient:
         self._decoder = msgspec.msgpack.Decoder(SchedulerOutput)
         self._streams: dict[str, OutputStream] = {}  # by the rid of each answer
         self._groups: dict[str, tuple[str, ...]] = {}  # request id → rids of its answers
+        self._max_queued = max_queued
+        self._num_unfinished = 0  # answers
         self._controls: dict[int, asyncio.Future[dict[str, object]]] = {}
         self._control_ids = itertools.count(1)
         self._on_progress = on_progress
@@ -139,9 +150,17 @@ class SchedulerClient:
 
     @contextmanager
     def open(self, request_id: str, inputs: Sequence[GenerateInput]) -> Iterator[OutputStream]:
-        """Starts the answers of a request. Those unfinished when the block is left are aborted."""
+        """Starts the answers of a request. Those unfinished when the block is left are aborted.
+
+        Raises QueueFull, DuplicateRequest or SchedulerUnavailable.
+        """
         if self.state is not WorkerState.READY:
             raise SchedulerUnavailable(self.reason)
+        # The scheduler counts too, but looks only between steps, and the socket has no limit.
+        if self._max_queued is not None:
+            most = self.ready.max_running_requests + self._max_queued
+            if self._num_unfinished + len(inputs) > most:
+                raise QueueFull(QUEUE_FULL)
         rids = tuple(entry.rid for entry in inputs)
         for rid in (request_id, *rids):
             if rid in self._groups or rid in self._streams:
@@ -150,6 +169,7 @@ class SchedulerClient:
         self._groups[request_id] = rids
         self.idle.clear()
         self._streams.update(dict.fromkeys(rids, stream))
+        self._num_unfinished += len(rids)
         try:
             for entry in inputs:
                 self._send(entry)
@@ -161,6 +181,7 @@ class SchedulerClient:
         for rid in stream.rids:
             self._streams.pop(rid, None)
         self._groups.pop(request_id, None)
+        self._num_unfinished -= len(stream.unfinished)
         if not self._groups:
             self.idle.set()
         if stream.unfinished:
@@ -243,8 +264,11 @@ class SchedulerClient:
 
     def _deliver(self, output: RequestOutput) -> None:
         stream = self._streams.get(output.rid)
-        if stream is not None:  # else: nobody waits any more, the abort is under way
-            stream.put(output)
+        if stream is None:
+            return  # nobody waits any more, the abort is under way
+        before = len(stream.unfinished)
+        stream.put(output)
+        self._num_unfinished -= before - len(stream.unfinished)
 
     def _answer(self, value: ControlOutput) -> None:
         future = self._controls.get(value.id)

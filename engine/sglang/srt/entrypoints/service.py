@@ -103,7 +103,7 @@ class EngineService:
     def scheduler_info(self) -> dict[str, Any]:
         ready = self.ready
         return {
-            "status": "ready" if self.client.state is WorkerState.READY else "draining",
+            "status": self.client.state.value,
             "max_total_num_tokens": ready.max_total_num_tokens,
             "max_req_input_len": ready.max_req_input_len,
             "startup_time": ready.startup_seconds,
@@ -194,10 +194,10 @@ class EngineService:
     # -------------------------------------------------------------- operations
 
     async def tokenizer_bundle(self) -> TokenizerBundle:
-        """Packed once, at the first call."""
+        """Packed once, at the first call; again when that failed."""
         folder = Path(self.ready.model.tokenizer_folder)
         template = Path(self.args.chat_template) if self.args.chat_template else None
-        if self._bundle is None:
+        if self._bundle is None or (self._bundle.done() and self._bundle.exception()):
             pack = asyncio.to_thread(TokenizerBundle.from_folder, folder, template)
             self._bundle = asyncio.create_task(pack)
         return await asyncio.shield(self._bundle)

@@ -20,7 +20,7 @@ async def start_sidecar(service: EngineService, host: str, port: int) -> asyncio
         try:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_TIMEOUT)
             status, kind, body = answer(service, head)
-            writer.write(_response(status, kind, body))
+            writer.write(_response(status, kind, body, with_body=not head.startswith(b"HEAD ")))
             await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.TimeoutError):
             writer.write(_response(400, TEXT, "The request's head is incomplete or too long.\n"))
@@ -50,10 +50,10 @@ def answer(service: EngineService, head: bytes) -> tuple[int, str, str]:
     return 404, TEXT, f"There is no {path} here; /health and /metrics are, the rest is gRPC.\n"
 
 
-def _response(status: int, kind: str, body: str) -> bytes:
+def _response(status: int, kind: str, body: str, with_body: bool = True) -> bytes:
     data = body.encode()
     head = (
         f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: {kind}\r\n"
         f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n"
     )
-    return head.encode("latin-1") + data
+    return head.encode("latin-1") + (data if with_body else b"")

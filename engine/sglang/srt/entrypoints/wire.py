@@ -99,20 +99,3 @@ def _unimplemented(name: str) -> Handler:
         )
 
     return answer
-
-
-class Client:
-    """Calls a service over a channel, a method per rpc: `Client(channel, SERVICE).Generate(…)`."""
-
-    def __init__(self, channel: grpc.aio.Channel, service: str) -> None:
-        for method in pool().FindServiceByName(service).methods:
-            make = channel.unary_stream if method.server_streaming else channel.unary_unary
-            call = make(
-                f"/{service}/{method.name}",
-                request_serializer=message(method.input_type.full_name).SerializeToString,
-                response_deserializer=message(method.output_type.full_name).FromString,
-            )
-            setattr(self, method.name, call)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the service has no rpc {name}")

@@ -1,1 +1,1 @@
-"""…"""
+"""Modules that models are built from."""

@@ -1,1 +1,1 @@
-"""…"""
+"""The scheduler: from an arriving request to its last token."""

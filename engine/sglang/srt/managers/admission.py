@@ -8,8 +8,6 @@ from sglang.srt.core.messages import FinishReason, GenerateInput
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
 
-CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag")
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -35,9 +33,13 @@ class Refused(Exception):
 
 
 def admit(request: GenerateInput, limits: Limits) -> Req:
-    """The request with a definite `max_new_tokens`, or Refused with the reason."""
-    _check_prompt(request.input_ids, limits)
-    _check_logprob_start(request)
+    """The request with a definite `max_new_tokens`, or Refused with the reason.
+
+    The launcher has answered for the request's own mistakes (ids, ranges, the prompt's length
+    against the context); what is refused here depends on the pool and on what this engine serves.
+    """
+    _assert_checked(request, limits)
+    _check_pool(len(request.input_ids), limits)
     _check_constraint(request.sampling)
     prompt_len = len(request.input_ids)
     return Req(
@@ -56,43 +58,26 @@ def admit(request: GenerateInput, limits: Limits) -> Req:
     )
 
 
-def _check_prompt(input_ids: list[int], limits: Limits) -> None:
-    if not input_ids:
-        raise Refused("input_ids cannot be empty.")
-    length = len(input_ids)
-    if length >= limits.context_len:
+def _assert_checked(request: GenerateInput, limits: Limits) -> None:
+    ids, start = request.input_ids, request.logprob_start_len
+    assert 0 < len(ids) < limits.context_len, f"{request.rid}: a prompt of {len(ids)} tokens"
+    assert min(ids) >= 0 and max(ids) < limits.vocab_size, f"{request.rid}: foreign token ids"
+    assert -1 <= start <= len(ids), f"{request.rid}: logprob_start_len is {start}"
+
+
+def _check_pool(prompt_len: int, limits: Limits) -> None:
+    if prompt_len > limits.pool_len:
         raise Refused(
-            f"The input ({length} tokens) is longer than the model's context length "
-            f"({limits.context_len} tokens)."
-        )
-    if length > limits.max_req_input_len:
-        raise Refused(
-            f"The input ({length} tokens) does not fit the KV pool ({limits.pool_len} tokens). "
+            f"The input ({prompt_len} tokens) does not fit the KV pool ({limits.pool_len} tokens). "
             "Send a shorter one, or start the server with more memory for KV."
-        )
-    lowest, highest = min(input_ids), max(input_ids)
-    if lowest < 0 or highest >= limits.vocab_size:
-        wrong = lowest if lowest < 0 else highest
-        raise Refused(
-            f"input_ids has token {wrong}; the vocabulary is 0 … {limits.vocab_size - 1}."
-        )
-
-
-def _check_logprob_start(request: GenerateInput) -> None:
-    start, prompt_len = request.logprob_start_len, len(request.input_ids)
-    if request.return_logprob and not -1 <= start <= prompt_len:
-        raise Refused(
-            f"logprob_start_len must be -1 (no prompt token) or in [0, {prompt_len}], the length "
-            f"of the prompt; got {start}."
         )
 
 
 def _check_constraint(params: SamplingParams) -> None:
-    given = [name for name in CONSTRAINTS if getattr(params, name)]
-    if given:
+    if params.constraints:
         raise Refused(
-            f"{given[0]} needs structured output, but the grammar backend of this server is "
-            "'none'; send the request without it."
+            f"{params.constraints[0]} needs structured output, but the grammar backend of this "
+            "server is 'none'; send the request without it."
         )
 
 

@@ -60,5 +60,6 @@ class RunningBatch:
         self.reqs.remove(victim)
         # NOTE: without insertion: what is kept in the cache would have to be evicted right away.
         self._memory.release(victim, keep=False)
+        self._memory.look_up(victim)
         victim.num_retractions += 1
         return victim

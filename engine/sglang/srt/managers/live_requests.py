@@ -28,6 +28,7 @@ class LiveRequests:
 
     def add(self, req: Req) -> None:
         self._by_rid[req.rid] = req
+        self._memory.look_up(req)
         self._waiting.add(req)
 
     def get(self, rid: str) -> Req | None:

@@ -7,8 +7,9 @@ from sglang.srt.core.config import ScheduleConfig
 from sglang.srt.core.request import Req, RequestState
 from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.managers.waiting_queue import WaitingQueue
+from sglang.srt.mem_cache.radix_cache import RadixCache
 from sglang.srt.mem_cache.radix_key import RadixKey, whole_pages
-from sglang.srt.mem_cache.request_memory import RequestMemory, reusable_len
+from sglang.srt.mem_cache.request_memory import RequestMemory, key_of
 
 # A long allowed answer reserves no more than this: most answers end earlier.
 MAX_RESERVED_NEW_TOKENS = 4096
@@ -52,6 +53,24 @@ class _Draft:
     def add(self, req: Req, new_len: int) -> None:
         self.reqs.append(req)
         self.new_lens.append(new_len)
+
+
+class _DraftedPrefixes:
+    """A tree of the prompts in one batch: a prompt is compared with all of them at once."""
+
+    def __init__(self, page_size: int) -> None:
+        self._tree = RadixCache.create_simulated(page_size=page_size)
+        self._num_planted = 0
+
+    def common_len(self, key: RadixKey, drafted: list[Req]) -> int:
+        """The longest beginning, in whole pages, that the key shares with a drafted prompt.
+
+        `drafted` only grows from call to call.
+        """
+        for req in drafted[self._num_planted :]:
+            self._tree.insert(RadixKey(req.fill_ids, req.extra_key))
+        self._num_planted = len(drafted)
+        return len(self._tree.match_prefix(key).device_indices)
 
 
 class PrefillPlanner:
@@ -106,11 +125,12 @@ class PrefillPlanner:
         if len(draft.reqs) >= limit:
             return
         self._policy.calc_priority(waiting.reqs)
+        drafted = _DraftedPrefixes(self._memory.page_size)
         for req in list(waiting):
             if len(draft.reqs) >= limit or self.chunked is not None:
                 return
             self._attach_prefix(req, draft.budget)
-            waits = self._gains_by_waiting(req, draft)
+            waits = self._gains_by_waiting(req, draft.reqs, drafted)
             if waits or not self._add(req, draft, alone=not (running or draft.reqs)):
                 self._memory.detach_prefix(req)
                 if waits:
@@ -127,19 +147,15 @@ class PrefillPlanner:
         self._memory.attach_prefix(req)
         budget.lock(before - self._memory.room())
 
-    def _gains_by_waiting(self, req: Req, draft: _Draft) -> bool:
+    def _gains_by_waiting(self, req: Req, reqs: list[Req], drafted: _DraftedPrefixes) -> bool:
         """Whether the batch computes much of this prompt already: a step later it is cached.
 
         What is cached of such a prompt is locked by the batch, so leaving it out costs no room.
         """
-        if not self._memory.shares_prefixes:
+        if not (reqs and self._memory.shares_prefixes):
             return False
-        key = RadixKey(req.fill_ids[: reusable_len(req)], req.extra_key)
-        return any(
-            key.match_len(RadixKey(other.fill_ids, other.extra_key), self._memory.page_size)
-            >= req.kv_committed_len + MIN_SHARED_IN_BATCH
-            for other in draft.reqs
-        )
+        gained = drafted.common_len(key_of(req), reqs) - req.kv_committed_len
+        return gained >= MIN_SHARED_IN_BATCH
 
     def _add(self, req: Req, draft: _Draft, *, alone: bool) -> bool:
         """Adds the whole prompt or its first chunk, if it fits."""
@@ -165,7 +181,6 @@ class PrefillPlanner:
         self.chunked = req
         draft.budget.take(length, 0)
         draft.add(req, length)
-        self._count_chunks(req, length)
         return True
 
     def _add_chunk(self, req: Req, draft: _Draft) -> None:
@@ -179,14 +194,8 @@ class PrefillPlanner:
         extend = self._memory.new_page_tokens(req.kv_committed_len, req.kv_committed_len + length)
         draft.budget.take(extend, 0 if self.chunked else reserved_new_tokens(req))
         draft.add(req, length)
-        self._count_chunks(req, length)
 
     def _chunk_len(self, budget: PrefillBudget) -> int:
         """Whole pages, so that the next chunk starts with a page."""
         assert budget.chunk is not None, "a prompt is in chunks though chunks are off"
         return whole_pages(min(budget.chunk, budget.memory), self._memory.page_size)
-
-    def _count_chunks(self, req: Req, planned: int) -> None:
-        left = req.seq_len - req.kv_committed_len - planned
-        assert self._config.chunked_prefill_size is not None
-        req.is_chunked = -(-left // self._config.chunked_prefill_size)

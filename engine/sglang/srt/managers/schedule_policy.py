@@ -2,9 +2,8 @@
 
 from sglang.srt.core.request import Req
 from sglang.srt.extension_points import SCHEDULE_POLICIES
-from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache, MatchPrefixParams
-from sglang.srt.mem_cache.radix_key import RadixKey
-from sglang.srt.mem_cache.request_memory import reusable_len
+from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache
+from sglang.srt.mem_cache.request_memory import find_prefix
 
 # Matching every waiting request each step costs more than a better order brings.
 MAX_MATCHED_QUEUE = 128
@@ -35,9 +34,6 @@ def longest_prefix_first(waiting: list[Req], tree_cache: BasePrefixCache) -> Non
     """lpm: arrival order among equals, when nothing is cached, and in long queues."""
     if tree_cache.is_chunk_cache() or len(waiting) > MAX_MATCHED_QUEUE:
         return
-    waiting.sort(key=lambda req: -cached_len(req, tree_cache))
-
-
-def cached_len(req: Req, tree_cache: BasePrefixCache) -> int:
-    key = RadixKey(req.fill_ids[: reusable_len(req)], req.extra_key)
-    return len(tree_cache.match_prefix(MatchPrefixParams(key, req)).device_indices)
+    for req in waiting:
+        find_prefix(req, tree_cache)
+    waiting.sort(key=lambda req: -req.found_len)

@@ -9,6 +9,7 @@ import msgspec
 from sglang.srt.core.batch import GenerationBatchResult, ScheduleBatch
 from sglang.srt.core.config import PortArgs
 from sglang.srt.core.messages import (
+    QUEUE_FULL,
     AbortInput,
     ControlInput,
     Failed,
@@ -46,7 +47,10 @@ SHUTTING_DOWN = FinishReason(type="abort", message="The server is shutting down.
 
 
 class Scheduler:
-    """Owns every request from its arrival to its last output. One thread, one step at a time."""
+    """Owns every request from its arrival to its last output. One thread, one step at a time.
+
+    `gpu_id` is for plugins, which read it after `__init__`; on a CPU it is 0.
+    """
 
     def __init__(self, parts: SchedulerParts, gpu_id: int = 0) -> None:
         config, memory = parts.config, parts.memory
@@ -139,7 +143,7 @@ class Scheduler:
             req = admit(request, self.limits)
             self.stop_rules.prepare(req)
             if self.waiting.is_full:
-                raise Refused("The request queue is full.", status_code=503)
+                raise Refused(QUEUE_FULL, status_code=503)
         except Refused as refused:
             self.stats.aborted()
             self.outputs.refused(request.rid, len(request.input_ids), refused.reason)
@@ -236,7 +240,7 @@ class Scheduler:
     def _load(self) -> LoadSnapshot:
         load = self.stats.snapshot()
         load.num_running_reqs, load.num_waiting_reqs = self.live.num_running, len(self.waiting)
-        load.num_waiting_uncached_tokens = self.waiting.num_tokens()
+        load.num_waiting_uncached_tokens = self.waiting.num_uncached_tokens()
         load.new_token_ratio = self.ratio.value
         return load
 
@@ -248,9 +252,7 @@ class Scheduler:
         self.outbox.send(StepOutput(outputs=outputs, load=load))
 
 
-def run_scheduler_process(
-    server_args: ServerArgs, port_args: PortArgs, gpu_id: int = 0, tp_rank: int = 0
-) -> None:
+def run_scheduler_process(server_args: ServerArgs, port_args: PortArgs, gpu_id: int = 0) -> None:
     """The whole life of the scheduler process: load, warm up, report ready, serve, end.
 
     What cannot be loaded is reported as `Failed` in one sentence; a fault of ours is also raised.

@@ -28,8 +28,13 @@ class WaitingQueue:
     def remove(self, req: Req) -> None:
         self.reqs.remove(req)
 
-    def num_tokens(self) -> int:
-        return sum(req.seq_len for req in self.reqs)
+    def num_uncached_tokens(self) -> int:
+        """What the cache would not give, as of the last time that each request was looked up.
+
+        That is its arrival, its retraction, or a later attempt to admit it. With `lpm` it is the
+        last prefill batch. What has been cached or evicted since shows only then.
+        """
+        return sum(req.seq_len - req.found_len for req in self.reqs)
 
     def __len__(self) -> int:
         return len(self.reqs)

@@ -1,1 +1,1 @@
-"""…"""
+"""KV memory: pools, the allocator of their pages, and the prefix cache."""

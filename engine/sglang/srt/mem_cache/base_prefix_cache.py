@@ -103,7 +103,10 @@ class BasePrefixCache(ABC):
 
     @abstractmethod
     def match_prefix(self, params: "MatchPrefixParams | RadixKey") -> MatchResult:
-        """Called at admission. The result holds only whole pages, and is unlocked yet."""
+        """Called at arrival, by policies, and at admission.
+
+        The result holds only whole pages, and is unlocked yet.
+        """
 
     @abstractmethod
     def cache_finished_req(self, req: "Req", is_insert: bool = True) -> None:

@@ -6,7 +6,12 @@ import torch
 
 from sglang.srt.core.request import Req
 from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
-from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache, EvictParams, MatchPrefixParams
+from sglang.srt.mem_cache.base_prefix_cache import (
+    BasePrefixCache,
+    EvictParams,
+    MatchPrefixParams,
+    MatchResult,
+)
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.radix_key import RadixKey
 
@@ -57,10 +62,14 @@ class RequestMemory:
 
     # ---------------------------------------------------------------- commands
 
+    def look_up(self, req: Req) -> None:
+        """Called when the request begins to wait: sets `found_len`, and locks nothing."""
+        if self.shares_prefixes:
+            find_prefix(req, self.tree_cache)
+
     def attach_prefix(self, req: Req) -> None:
         """Finds and locks what is cached of the request; at least one token is left to compute."""
-        key = RadixKey(req.fill_ids[: reusable_len(req)], req.extra_key)
-        match = self.tree_cache.match_prefix(MatchPrefixParams(key, req))
+        match = find_prefix(req, self.tree_cache)
         self.tree_cache.inc_lock_ref(match.last_device_node)
         req.prefix_indices, req.last_node = match.device_indices, match.last_device_node
         req.kv_committed_len = req.cache_protected_len = len(match.device_indices)
@@ -162,6 +171,22 @@ def wants_prompt_logprobs(req: Req) -> bool:
     """A retracted request has reported its prompt already."""
     prompt_len = len(req.origin_input_ids)
     return req.return_logprob and 0 <= req.logprob_start_len < prompt_len and not req.output_ids
+
+
+def find_prefix(req: Req, tree_cache: BasePrefixCache) -> MatchResult:
+    """What is cached of the request now; `found_len` keeps how much."""
+    match = tree_cache.match_prefix(MatchPrefixParams(key_of(req), req))
+    req.found_len = len(match.device_indices)
+    return match
+
+
+def key_of(req: Req) -> RadixKey:
+    """The tokens that may come from the cache. Made once per length: the ids only ever grow."""
+    length = reusable_len(req)
+    key: RadixKey | None = req.prefix_key
+    if key is None or len(key) != length:
+        key = req.prefix_key = RadixKey(req.fill_ids[:length], req.extra_key)
+    return key
 
 
 def reusable_len(req: Req) -> int:

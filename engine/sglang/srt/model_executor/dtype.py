@@ -2,6 +2,8 @@
 
 import torch
 
+from sglang.srt.server_args import DTYPE_CHOICES
+
 _DTYPES = {
     "float32": torch.float32,
     "float": torch.float32,
@@ -9,7 +11,6 @@ _DTYPES = {
     "float16": torch.float16,
     "half": torch.float16,
 }
-DTYPE_NAMES = ("auto", *_DTYPES)
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -18,7 +19,7 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
         native = device.type != "cpu" or cpu_multiplies_bfloat16()
         return torch.bfloat16 if native else torch.float32
     if name not in _DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(DTYPE_NAMES)}, got {name!r}.")
+        raise ValueError(f"dtype must be one of {', '.join(DTYPE_CHOICES)}, got {name!r}.")
     return _DTYPES[name]
 
 

@@ -1,1 +1,1 @@
-"""…"""
+"""Reads weights and tokenizer files of every supported format."""

@@ -65,7 +65,7 @@ def write_assets(model: Path, folder: Path) -> None:
         _write_json(folder / TOKENIZER_FILE, tokenizer_json(file))
     else:
         _convert_with_transformers(model.parent, folder, gguf_file=model.name)
-    template = file.get("tokenizer.chat_template")
+    template = file.text("tokenizer.chat_template")
     if template:
         (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     _write_json(folder / "config.json", _hf_config(config))

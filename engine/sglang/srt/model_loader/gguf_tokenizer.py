@@ -49,16 +49,15 @@ _PRE_TOKENIZERS = {
 def is_convertible(file: GgufFile) -> bool:
     """Whether this module knows the kind of tokenizer: byte-level BPE, cut in a known way."""
     return (
-        file.get("tokenizer.ggml.model") == "gpt2"
-        and file.get("tokenizer.ggml.pre") in _PRE_TOKENIZERS
+        file.text("tokenizer.ggml.model") == "gpt2"
+        and file.text("tokenizer.ggml.pre") in _PRE_TOKENIZERS
     )
 
 
 def tokenizer_json(file: GgufFile) -> dict[str, Any]:
     """Of a file that `is_convertible`."""
-    pre = file.get("tokenizer.ggml.pre")
-    pre_tokenizer = _PRE_TOKENIZERS[pre]
-    tokens: list[str] = file.get("tokenizer.ggml.tokens")
+    pre_tokenizer = _PRE_TOKENIZERS[file.text("tokenizer.ggml.pre") or ""]
+    tokens = _tokens(file)
     return {
         "version": "1.0",
         "truncation": None,
@@ -78,19 +77,19 @@ def tokenizer_json(file: GgufFile) -> dict[str, Any]:
             "byte_fallback": False,
             "ignore_merges": pre_tokenizer is _LLAMA3,
             "vocab": {text: token_id for token_id, text in enumerate(tokens)},
-            "merges": [merge.split(" ", 1) for merge in file.get("tokenizer.ggml.merges")],
+            "merges": [merge.split(" ", 1) for merge in file.list_of(str, "tokenizer.ggml.merges")],
         },
     }
 
 
 def tokenizer_config(file: GgufFile, context_len: int) -> dict[str, Any]:
     """What transformers reads beside tokenizer.json."""
-    tokens: list[str] = file.get("tokenizer.ggml.tokens")
+    tokens = _tokens(file)
     named = {
-        "bos_token": file.get("tokenizer.ggml.bos_token_id"),
-        "eos_token": file.get("tokenizer.ggml.eos_token_id"),
-        "pad_token": file.get("tokenizer.ggml.padding_token_id"),
-        "unk_token": file.get("tokenizer.ggml.unknown_token_id"),
+        "bos_token": file.token_id("bos_token_id"),
+        "eos_token": file.token_id("eos_token_id"),
+        "pad_token": file.token_id("padding_token_id"),
+        "unk_token": file.token_id("unknown_token_id"),
     }
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -101,28 +100,35 @@ def tokenizer_config(file: GgufFile, context_len: int) -> dict[str, Any]:
     }
 
 
+def _tokens(file: GgufFile) -> list[str]:
+    tokens = file.list_of(str, "tokenizer.ggml.tokens")
+    if not tokens:
+        raise ValueError(f"{file.path} lacks the metadata key tokenizer.ggml.tokens.")
+    return tokens
+
+
 def _added_tokens(file: GgufFile, tokens: list[str]) -> list[dict[str, Any]]:
     """Control and user-defined tokens: matched whole in any text, before it is cut."""
-    types: list[int] = file.get("tokenizer.ggml.token_type", [])
+    types = file.list_of(int, "tokenizer.ggml.token_type")
     return [
         {
             "id": token_id,
-            "content": tokens[token_id],
+            "content": text,
             "single_word": False,
             "lstrip": False,
             "rstrip": False,
             "normalized": False,
             "special": kind == _CONTROL,
         }
-        for token_id, kind in enumerate(types)
+        for token_id, (text, kind) in enumerate(zip(tokens, types, strict=False))
         if kind in (_CONTROL, _USER_DEFINED)
     ]
 
 
 def _post_processor(file: GgufFile, tokens: list[str]) -> dict[str, Any] | None:
-    if not file.get("tokenizer.ggml.add_bos_token", False):
+    bos_id = file.token_id("bos_token_id")
+    if bos_id is None or not file.get("tokenizer.ggml.add_bos_token", False):
         return None
-    bos_id = file.get("tokenizer.ggml.bos_token_id")
     bos = tokens[bos_id]
     piece = {"SpecialToken": {"id": bos, "type_id": 0}}
     return {

@@ -68,10 +68,14 @@ def iterate_gguf(file: GgufFile, config: ModelConfig) -> Iterator[tuple[str, tor
         if name == ROPE_FACTORS:
             logger.info("%s: rotary frequencies are scaled by %r.", file.path.name, tensor.name)
         values = read_tensor(file, tensor)
-        if ".q_proj." in name:
-            values = _unpermute(values, config.num_attention_heads)
-        elif ".k_proj." in name:
-            values = _unpermute(values, config.num_key_value_heads)
+        heads = _heads_of(name, config)
+        if heads:
+            if values.shape[0] % (2 * heads):
+                raise ValueError(
+                    f"{file.path} is damaged: {values.shape[0]} rows of tensor {tensor.name!r} "
+                    f"cannot be shared out to {heads} heads; download it again."
+                )
+            values = _unpermute(values, heads)
         yield name, values
 
 
@@ -84,7 +88,13 @@ def read_tensor(file: GgufFile, tensor: GgufTensor) -> torch.Tensor:
             f"{file.path}: tensor {tensor.name!r} has the unknown type {tensor.type_id}."
         ) from error
     block_len, block_bytes = GGML_QUANT_SIZES[kind]
-    row_bytes = tensor.shape[-1] // block_len * block_bytes
+    row_len = tensor.shape[-1]
+    if row_len % block_len:
+        raise ValueError(
+            f"{file.path} is damaged: rows of tensor {tensor.name!r} have {row_len} numbers, but "
+            f"{kind.name} stores blocks of {block_len}; download it again."
+        )
+    row_bytes = row_len // block_len * block_bytes
     try:
         values = dequantize(file.tensor_bytes(tensor.name, row_bytes), kind)
     except NotImplementedError as error:
@@ -94,6 +104,13 @@ def read_tensor(file: GgufFile, tensor: GgufTensor) -> torch.Tensor:
         ) from error
     # Float types come as a view of the read-only file.
     return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+
+def _heads_of(name: str, config: ModelConfig) -> int:
+    """Heads whose rows the converter reordered; 0 for other tensors."""
+    if ".q_proj." in name:
+        return config.num_attention_heads
+    return config.num_key_value_heads if ".k_proj." in name else 0
 
 
 def _unpermute(values: torch.Tensor, num_heads: int) -> torch.Tensor:

@@ -14,10 +14,9 @@ from sglang.srt.layers.linear import Linear
 from sglang.srt.model_loader.gguf_weights import check_complete, iterate_gguf
 from sglang.srt.model_loader.safetensors_weights import iterate_safetensors, safetensors_files
 from sglang.srt.models.registry import ModelRegistry
+from sglang.srt.server_args import LOAD_FORMAT_CHOICES
 
 logger = logging.getLogger(__name__)
-
-LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 
 # (done_bytes, total_bytes), of the files on disk.
 ProgressCallback = Callable[[int, int], None]
@@ -63,9 +62,9 @@ def load_model(
 
 def resolve_load_format(config: ModelConfig, load_format: str) -> str:
     """Turns `auto` into a format; refuses one that the files do not have."""
-    if load_format not in LOAD_FORMATS:
+    if load_format not in LOAD_FORMAT_CHOICES:
         raise ValueError(
-            f"load_format must be one of {', '.join(LOAD_FORMATS)}, got {load_format!r}."
+            f"load_format must be one of {', '.join(LOAD_FORMAT_CHOICES)}, got {load_format!r}."
         )
     actual = "gguf" if config.is_gguf else "safetensors"
     if load_format == "auto":

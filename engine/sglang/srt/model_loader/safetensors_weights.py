@@ -1,11 +1,12 @@
 """Tensors of a folder of safetensors files, one after the other."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
+
+from sglang.srt.configs.json_file import read_json
 
 _INDEX = "model.safetensors.index.json"
 
@@ -21,7 +22,9 @@ def safetensors_files(folder: Path) -> list[Path]:
                 "to safetensors first."
             )
         return files
-    weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(n, str) for n in weight_map.values()):
+        raise ValueError(f"{index} must map tensors to files in weight_map; download it again.")
     files = [folder / name for name in sorted(set(weight_map.values()))]
     absent = [file.name for file in files if not file.is_file()]
     if absent:
@@ -33,8 +36,20 @@ def safetensors_files(folder: Path) -> list[Path]:
 
 
 def iterate_safetensors(files: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and tensor, memory-mapped; no file is held in memory as a whole."""
+    """Name and tensor, memory-mapped; no file is held in memory as a whole.
+
+    ValueError names a file that is truncated or damaged.
+    """
     for file in files:
-        with safe_open(file, framework="pt", device="cpu") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - the handle is no mapping
-                yield name, tensors.get_tensor(name)
+        try:
+            yield from _tensors_of(file)
+        except SafetensorError as error:
+            raise ValueError(
+                f"{file} is truncated or damaged ({error}); download it again."
+            ) from error
+
+
+def _tensors_of(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    with safe_open(file, framework="pt", device="cpu") as tensors:
+        for name in tensors.keys():  # noqa: SIM118 - the handle is no mapping
+            yield name, tensors.get_tensor(name)

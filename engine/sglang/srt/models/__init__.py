@@ -1,1 +1,1 @@
-"""…"""
+"""Model architectures, one per file, found by the names in their configuration."""

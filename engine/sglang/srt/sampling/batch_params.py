@@ -8,13 +8,6 @@ from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
 from sglang.srt.sampling.penalties import is_penalized
 
-# Dividing by less than this makes the rounding of float32 logits decide: greedy is what is meant.
-_SMALLEST_TEMPERATURE = 1e-5
-
-
-def is_greedy(params: SamplingParams) -> bool:
-    return params.top_k == 1 or params.temperature < _SMALLEST_TEMPERATURE
-
 
 class BatchParams:
     """What the sampler has to do for these requests, by row."""
@@ -28,7 +21,7 @@ class BatchParams:
         self.min_length_rows = [
             row for row in rows if params[row].min_new_tokens and not params[row].ignore_eos
         ]
-        self.drawn_rows = [row for row in rows if not is_greedy(params[row])]
+        self.drawn_rows = [row for row in rows if not params[row].is_greedy]
         self.draw = DrawParams([params[row] for row in self.drawn_rows], vocab_size, device)
         self.bias = _bias(params, vocab_size, device)
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::logprobs::ChatLogprobs;
-use crate::usage::{FinishReason, MatchedStop, Usage};
+use crate::usage::{Chunk, ChunkChoice, FinishReason, MatchedStop, Usage};
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ChatCompletion {
@@ -53,21 +53,9 @@ impl ChatMessage {
     }
 }
 
-/// One event of a streamed answer.
-///
-/// Order per index: one opening chunk with the role, chunks with text, one closing chunk with an empty delta
-/// and the reason; then, if asked for, one chunk for all without choices that carries the usage.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ChatChunk {
-    pub id: String,
-    pub object: &'static str,
-    pub created: u64,
-    pub model: String,
-    pub choices: Vec<ChatChunkChoice>,
-    /// Outer `None`: the key is absent, as nobody asked for usage. Inner `None`: `null`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Option<Usage>>,
-}
+/// One event of a streamed answer. Per index: one opening chunk with the role, chunks with text, one closing chunk
+/// with an empty delta and the reason.
+pub type ChatChunk = Chunk<ChatChunkChoice>;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ChatChunkChoice {
@@ -86,18 +74,8 @@ pub struct ChatDelta {
     pub content: Option<String>,
 }
 
-impl ChatChunk {
-    /// A chunk for some choices; set `usage` where the client asked for it.
-    pub fn new(id: String, created: u64, model: String, choices: Vec<ChatChunkChoice>) -> Self {
-        Self {
-            id,
-            object: "chat.completion.chunk",
-            created,
-            model,
-            choices,
-            usage: None,
-        }
-    }
+impl ChunkChoice for ChatChunkChoice {
+    const OBJECT: &'static str = "chat.completion.chunk";
 }
 
 impl ChatChunkChoice {

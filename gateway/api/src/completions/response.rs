@@ -5,7 +5,7 @@ use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 
 use crate::logprobs::finite_logprob;
-use crate::usage::{FinishReason, MatchedStop, Usage};
+use crate::usage::{Chunk, ChunkChoice, FinishReason, MatchedStop, Usage};
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Completion {
@@ -47,17 +47,7 @@ pub struct CompletionChoice {
 }
 
 /// One event of a streamed answer; per index the last chunk has empty text and the reason.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CompletionChunk {
-    pub id: String,
-    pub object: &'static str,
-    pub created: u64,
-    pub model: String,
-    pub choices: Vec<CompletionChunkChoice>,
-    /// Outer `None`: the key is absent, as nobody asked for usage. Inner `None`: `null`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Option<Usage>>,
-}
+pub type CompletionChunk = Chunk<CompletionChunkChoice>;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CompletionChunkChoice {
@@ -68,18 +58,8 @@ pub struct CompletionChunkChoice {
     pub matched_stop: Option<MatchedStop>,
 }
 
-impl CompletionChunk {
-    /// A chunk for some choices; set `usage` where the client asked for it.
-    pub fn new(id: String, created: u64, model: String, choices: Vec<CompletionChunkChoice>) -> Self {
-        Self {
-            id,
-            object: "text_completion",
-            created,
-            model,
-            choices,
-            usage: None,
-        }
-    }
+impl ChunkChoice for CompletionChunkChoice {
+    const OBJECT: &'static str = "text_completion";
 }
 
 impl CompletionChunkChoice {

@@ -92,7 +92,7 @@ fn sampling_options_arrive() {
     let fields = r#""temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,"frequency_penalty":-2,"presence_penalty":2,
         "repetition_penalty":1.1,"max_tokens":9,"max_completion_tokens":7,"min_tokens":3,"n":2,"stop":"a",
         "stop_token_ids":[5,6],"stop_regex":["b+"],"ignore_eos":true,"skip_special_tokens":false,
-        "spaces_between_special_tokens":false,"no_stop_trim":true,"logit_bias":{"7":-100,"8":1.5},"seed":-3,
+        "spaces_between_special_tokens":true,"no_stop_trim":true,"logit_bias":{"7":-100,"8":1.5},"seed":-3,
         "stream_interval":4"#;
     let expected = Sampling {
         temperature: Some(0.5),
@@ -111,7 +111,6 @@ fn sampling_options_arrive() {
         stop_regex: vec!["b+".to_owned()],
         ignore_eos: true,
         skip_special_tokens: false,
-        spaces_between_special_tokens: false,
         no_stop_trim: true,
         n: 2,
         logit_bias: vec![(7, -100.0), (8, 1.5)],
@@ -347,7 +346,7 @@ fn completions_have_their_documented_defaults() {
 #[test]
 fn a_native_request_becomes_one_item_per_prompt() {
     let request = generate(
-        r#""text":["a","b"],"sampling_params":[{"n":2,"temperature":0},{"n":2}],"rid":["r","s"],"priority":3,
+        r#""text":["a","b"],"sampling_params":[{"n":2,"temperature":0},{"n":2}],"rid":["r","s"],"priority":0,
            "return_logprob":[true,false],"logprob_start_len":[0,5],"top_logprobs_num":2,
            "token_ids_logprob":[[7],null],"extra_key":["k",null],"cache_salt":"salt","stream":true,
            "return_text_in_logprobs":true,"log_metrics":false"#,
@@ -373,7 +372,6 @@ fn a_native_request_becomes_one_item_per_prompt() {
     assert_eq!(second.logprobs, None);
     let routing = |rid: &str, key: Option<&str>| Routing {
         rid: Some(rid.to_owned()),
-        priority: Some(3),
         extra_key: key.map(str::to_owned),
         cache_salt: Some("salt".to_owned()),
     };

@@ -13,6 +13,21 @@ fn tokens(start: u32, len: usize) -> Vec<u32> {
     (start..).take(len).collect()
 }
 
+/// Prompts without a namespace.
+impl PrefixIndex {
+    fn insert(&self, worker: WorkerId, tokens: &[u32]) {
+        self.insert_prompt(worker, &PagedPrompt::new(tokens, ""));
+    }
+
+    fn matched_tokens(&self, tokens: &[u32]) -> Vec<(WorkerId, usize)> {
+        self.match_prompt(&PagedPrompt::new(tokens, ""))
+    }
+
+    fn num_pages(&self) -> usize {
+        self.inner.read().recent.values().map(RecentPages::len).sum()
+    }
+}
+
 #[test]
 fn a_match_is_counted_in_full_pages_of_the_common_prefix() {
     let index = PrefixIndex::new(100);

@@ -28,7 +28,7 @@ struct AbortRequest {
 }
 
 pub async fn abort(State(cx): State<Arc<Context>>, request: Request) -> Result<Response, Failure> {
-    let incoming = Incoming::any(&cx, request).await?;
+    let incoming = Incoming::any(request)?;
     let request: AbortRequest = serde_json::from_slice(&incoming.body).map_err(|error| {
         ApiError::invalid_body(format!(
             "the body must be an object with `rid` (text) or `abort_all` (bool): {error}"

@@ -6,8 +6,12 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use futures::StreamExt;
+use futures::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, Shared, WeakShared},
+};
 use http::{StatusCode, header};
+use parking_lot::Mutex;
 use serde_json::json;
 use smg_api::ApiError;
 use smg_engine_client::{GenerateSpec, Sampling};
@@ -63,18 +67,45 @@ fn unavailable(body: serde_json::Value) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, headers, axum::Json(body)).into_response()
 }
 
+/// The one probe generation that runs, if any. Probes that come meanwhile share it, so that whoever probes without
+/// a key occupies one place of one worker at most.
+#[derive(Default)]
+pub struct ProbeFlight(Mutex<Option<WeakShared<ProbeFuture>>>);
+
+type ProbeFuture = BoxFuture<'static, Result<(), Failure>>;
+
 /// Generates one token on a ready worker.
 pub async fn health_generate(State(cx): State<Arc<Context>>) -> Result<Response, Failure> {
     if cx.lifecycle.is_draining() {
         return Err(ApiError::unavailable("the gateway is shutting down", RETRY_AFTER).into());
     }
-    let generated = tokio::time::timeout(GENERATION_LIMIT, generate_one(&cx.fleet)).await;
-    let Ok(outcome) = generated else {
-        let message = format!("no token within {} s", GENERATION_LIMIT.as_secs());
-        return Err(failed(message));
-    };
-    outcome?;
+    let fleet = cx.fleet.clone();
+    cx.health_generate.join(|| probe(fleet).boxed()).await?;
     Ok(StatusCode::OK.into_response())
+}
+
+// === impl ProbeFlight ===
+
+impl ProbeFlight {
+    /// The flight that is under way, else a new one.
+    fn join(&self, start: impl FnOnce() -> ProbeFuture) -> Shared<ProbeFuture> {
+        let mut current = self.0.lock();
+        let running = current.as_ref().and_then(WeakShared::upgrade);
+        if let Some(flight) = running.filter(|flight| flight.peek().is_none()) {
+            return flight;
+        }
+        let flight = start().shared();
+        *current = flight.downgrade();
+        flight
+    }
+}
+
+async fn probe(fleet: Arc<Fleet>) -> Result<(), Failure> {
+    let generated = tokio::time::timeout(GENERATION_LIMIT, generate_one(&fleet)).await;
+    generated.unwrap_or_else(|_| {
+        let message = format!("no token within {} s", GENERATION_LIMIT.as_secs());
+        Err(failed(message))
+    })
 }
 
 async fn generate_one(fleet: &Fleet) -> Result<(), Failure> {

@@ -42,7 +42,12 @@ struct WorkerView {
 }
 
 pub async fn list(State(cx): State<Arc<Context>>) -> Result<Response, Failure> {
-    let workers: Vec<WorkerView> = cx.fleet.members().iter().map(|member| view(member)).collect();
+    let workers: Vec<WorkerView> = cx
+        .fleet
+        .members()
+        .iter()
+        .map(|member| view(&cx, member))
+        .collect();
     let total = workers.len();
     let stats = json!({"prefill_count": 0, "decode_count": 0, "regular_count": total});
     json(&json!({"workers": workers, "total": total, "stats": stats}))
@@ -51,7 +56,7 @@ pub async fn list(State(cx): State<Arc<Context>>) -> Result<Response, Failure> {
 pub async fn one(State(cx): State<Arc<Context>>, Path(id): Path<String>) -> Result<Response, Failure> {
     let members = cx.fleet.members();
     match members.iter().find(|member| member.worker.id().to_string() == id) {
-        Some(member) => json(&view(member)),
+        Some(member) => json(&view(&cx, member)),
         None => {
             let error = ApiError::not_found(format!("there is no worker `{id}`; GET /workers lists them"));
             Err(error.with_code("WORKER_NOT_FOUND").into())
@@ -59,7 +64,7 @@ pub async fn one(State(cx): State<Arc<Context>>, Path(id): Path<String>) -> Resu
     }
 }
 
-fn view(member: &Member) -> WorkerView {
+fn view(cx: &Context, member: &Member) -> WorkerView {
     let worker = &member.worker;
     let (state, info) = (worker.state(), worker.info());
     let message = member.progress().to_string();
@@ -79,7 +84,7 @@ fn view(member: &Member) -> WorkerView {
         runtime_type: "sglang",
         tokenizer_path: member.served().map(|served| served.info.tokenizer_path.clone()),
         metadata: json!(info.labels),
-        disable_health_check: false,
+        disable_health_check: cx.disable_health_check,
         job_status: loading,
         status: state.name(),
         message,

@@ -7,16 +7,12 @@ use axum::{
     response::Response,
 };
 use smg_api::{
-    Completion, CompletionChoice, CompletionChunk, CompletionChunkChoice, CompletionLogprobs,
-    CompletionRequest, Prompt, StreamOptions, Usage,
+    Completion, CompletionChoice, CompletionChunkChoice, CompletionLogprobs, CompletionRequest, Prompt,
 };
 use smg_engine_client::LogprobRows;
 use smg_tokenizer::Tokenizer;
 
-use super::{
-    Incoming,
-    usage::{Tally, token_text},
-};
+use super::{Incoming, chunks::ChunkWriter, usage::token_text};
 use crate::{
     context::Context,
     error::Failure,
@@ -26,11 +22,11 @@ use crate::{
 };
 
 pub async fn handle(State(cx): State<Arc<Context>>, request: Request) -> Result<Response, Failure> {
-    let incoming = Incoming::json(&cx, request).await?;
-    pipeline::run(&cx, parse(&incoming)?).await
+    let incoming = Incoming::json(request)?;
+    pipeline::run(&cx, parse(incoming)?).await
 }
 
-fn parse(incoming: &Incoming) -> Result<GenerateCall, Failure> {
+fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
     let request = CompletionRequest::parse(&incoming.body)?;
     let echo = request.echo;
     // An echoed prompt has its logprobs too.
@@ -38,6 +34,7 @@ fn parse(incoming: &Incoming) -> Result<GenerateCall, Failure> {
     let wish = request.logprobs.map(|top| LogprobWish {
         start_len,
         top,
+        field: "logprobs",
         token_ids: Vec::new(),
     });
     let skip_special_tokens = request.sampling.skip_special_tokens;
@@ -55,16 +52,15 @@ fn parse(incoming: &Incoming) -> Result<GenerateCall, Failure> {
             sampling: request.sampling.clone(),
             logprobs: wish.clone(),
             echo,
-            priority: routing.priority,
             extra_key: routing.extra_key,
             cache_salt: routing.cache_salt,
         });
     }
-    let id = answer_id(&prompts, incoming);
+    let id = answer_id(&prompts, &incoming);
     let render = CompletionRender {
-        options: request.stream_options,
+        chunks: ChunkWriter::new(request.stream_options),
         skip_special_tokens,
-        ..CompletionRender::default()
+        offsets: Vec::new(),
     };
     Ok(GenerateCall {
         id: id.into(),
@@ -73,8 +69,9 @@ fn parse(incoming: &Incoming) -> Result<GenerateCall, Failure> {
         stream: request.stream,
         prompts,
         render: Box::new(render),
-        body_len: incoming.body.len(),
         trace: incoming.trace(),
+        arrived: incoming.arrived,
+        body: incoming.space,
     })
 }
 
@@ -92,39 +89,16 @@ fn answer_id(prompts: &[PromptCall], incoming: &Incoming) -> String {
 }
 
 /// Writes text completions.
-#[derive(Default)]
 struct CompletionRender {
-    options: StreamOptions,
+    chunks: ChunkWriter<CompletionChunkChoice>,
     skip_special_tokens: bool,
-    tally: Tally,
     /// Per answer: characters of text so far; `None` before its first event.
     offsets: Vec<Option<usize>>,
-    chunk: Option<CompletionChunk>,
 }
 
 // === impl CompletionRender ===
 
 impl CompletionRender {
-    fn send(&mut self, head: &Head, choices: [CompletionChunkChoice; 1], events: &mut Events) {
-        let usage = self
-            .options
-            .continuous_usage_stats
-            .then(|| self.tally.usage(head));
-        let wanted = self.options.include_usage || self.options.continuous_usage_stats;
-        let chunk = self.chunk.get_or_insert_with(|| new_chunk(head));
-        chunk.choices.clear();
-        chunk.choices.extend(choices);
-        chunk.usage = wanted.then_some(usage);
-        events.json(chunk);
-    }
-
-    fn send_usage(&mut self, head: &Head, usage: Usage, events: &mut Events) {
-        let chunk = self.chunk.get_or_insert_with(|| new_chunk(head));
-        chunk.choices.clear();
-        chunk.usage = Some(Some(usage));
-        events.json(chunk);
-    }
-
     /// Adds rows to the lists of a choice; `offset` is where the first token starts.
     fn add_rows(
         &self,
@@ -161,20 +135,11 @@ fn num_chars_begun(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| (**byte & 0xC0) != 0x80).count()
 }
 
-fn new_chunk(head: &Head) -> CompletionChunk {
-    CompletionChunk::new(
-        head.id.to_string(),
-        head.created,
-        head.model.to_string(),
-        Vec::new(),
-    )
-}
-
 impl Render for CompletionRender {
     fn delta(&mut self, head: &Head, mut delta: TextDelta, events: &mut Events) {
         let index = head.index(delta.prompt, delta.sample);
         let number = index as u32;
-        self.tally.set(head, index, delta.counts);
+        self.chunks.tally.set(head, index, delta.counts);
         self.offsets.resize(head.num_answers(), None);
         let before = self.offsets[index];
         let mut offset = before.unwrap_or(0);
@@ -195,32 +160,23 @@ impl Render for CompletionRender {
         }
         self.offsets[index] = Some(offset);
         if !delta.text.is_empty() || logprobs.as_ref().is_some_and(|lists| !lists.tokens.is_empty()) {
-            self.send(
-                head,
-                [CompletionChunkChoice::text(number, delta.text, logprobs)],
-                events,
-            );
+            let choice = CompletionChunkChoice::text(number, delta.text, logprobs);
+            self.chunks.send(head, choice, events);
         }
         if let Some(end) = delta.end {
-            self.send(
-                head,
-                [CompletionChunkChoice::closing(number, end.reason, end.matched)],
-                events,
-            );
+            let choice = CompletionChunkChoice::closing(number, end.reason, end.matched);
+            self.chunks.send(head, choice, events);
         }
     }
 
     fn end(&mut self, head: &Head, events: &mut Events) {
-        if self.options.include_usage {
-            let usage = self.tally.usage(head);
-            self.send_usage(head, usage, events);
-        }
+        self.chunks.end(head, events);
     }
 
     fn whole(&mut self, head: &Head, answers: Vec<Answer>) -> serde_json::Result<Vec<u8>> {
         let mut choices = Vec::with_capacity(answers.len());
         for (index, answer) in answers.into_iter().enumerate() {
-            self.tally.set(head, index, answer.counts);
+            self.chunks.tally.set(head, index, answer.counts);
             let mut logprobs = None;
             if answer.logprobs.is_some() || answer.prompt_logprobs.is_some() {
                 let (mut lists, mut offset) = (CompletionLogprobs::default(), 0);
@@ -243,7 +199,7 @@ impl Render for CompletionRender {
                 matched_stop,
             });
         }
-        let usage = self.tally.usage(head);
+        let usage = self.chunks.tally.usage(head);
         let whole = Completion::new(
             head.id.to_string(),
             head.created,

@@ -23,11 +23,11 @@ use crate::{
 
 pub async fn handle(State(cx): State<Arc<Context>>, request: Request) -> Result<Response, Failure> {
     // Documented commands post JSON without declaring it.
-    let incoming = Incoming::any(&cx, request).await?;
-    pipeline::run(&cx, parse(&incoming)?).await
+    let incoming = Incoming::any(request)?;
+    pipeline::run(&cx, parse(incoming)?).await
 }
 
-fn parse(incoming: &Incoming) -> Result<GenerateCall, Failure> {
+fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
     let request = GenerateRequest::parse(&incoming.body)?;
     let mut prompts = Vec::with_capacity(request.items.len());
     for item in request.items {
@@ -44,10 +44,10 @@ fn parse(incoming: &Incoming) -> Result<GenerateCall, Failure> {
             logprobs: item.logprobs.map(|wish| LogprobWish {
                 start_len: wish.start_len,
                 top: wish.top_num,
+                field: "top_logprobs_num",
                 token_ids: wish.token_ids,
             }),
             echo: false,
-            priority: item.routing.priority,
             extra_key: item.routing.extra_key,
             cache_salt: item.routing.cache_salt,
         });
@@ -66,8 +66,9 @@ fn parse(incoming: &Incoming) -> Result<GenerateCall, Failure> {
         stream: request.stream,
         prompts,
         render: Box::new(render),
-        body_len: incoming.body.len(),
         trace: incoming.trace(),
+        arrived: incoming.arrived,
+        body: incoming.space,
     })
 }
 

@@ -2,6 +2,7 @@
 //! and news of its answers become events.
 
 pub mod chat;
+mod chunks;
 pub mod completions;
 pub mod generate;
 pub mod info;
@@ -9,20 +10,25 @@ pub mod models;
 pub mod tokenize;
 mod usage;
 
+use std::sync::Arc;
+
 use axum::{
     extract::Request,
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
 use http::{HeaderMap, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Serialize;
 use smg_api::{ApiError, Routing};
+use tokio::time::Instant;
 
 use crate::{
-    context::Context,
     error::Failure,
-    layers::request_id::{REQUEST_ID_HEADER, RequestId},
+    layers::{
+        body::{BodySpace, ReadBody},
+        request_id::{REQUEST_ID_HEADER, RequestId},
+        trace::Arrived,
+    },
     pipeline::CallId,
 };
 
@@ -32,43 +38,40 @@ const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 /// A request with its whole body.
 pub struct Incoming {
     pub id: RequestId,
+    pub arrived: Instant,
     pub headers: HeaderMap,
     pub body: Bytes,
+    pub space: Arc<BodySpace>,
 }
 
 // === impl Incoming ===
 
 impl Incoming {
-    /// Reads a body that must be declared as JSON.
-    pub async fn json(cx: &Context, request: Request) -> Result<Self, Failure> {
+    /// A request whose body must be declared as JSON.
+    pub fn json(request: Request) -> Result<Self, Failure> {
         if !is_json(request.headers()) {
             return Err(ApiError::unsupported_media_type().into());
         }
-        Self::any(cx, request).await
+        Self::any(request)
     }
 
-    /// Reads a body whatever it is declared as.
-    pub async fn any(cx: &Context, request: Request) -> Result<Self, Failure> {
-        let limit = cx.max_body_bytes;
-        let (mut parts, body) = request.into_parts();
-        if declared_length(&parts.headers).is_some_and(|length| length > limit as u64) {
-            return Err(ApiError::too_large(limit).into());
-        }
-        let body = Limited::new(body, limit).collect().await.map_err(|error| {
-            if error.downcast_ref::<LengthLimitError>().is_some() {
-                ApiError::too_large(limit)
-            } else {
-                ApiError::invalid_body(format!("the request body broke off: {error}"))
-            }
-        })?;
+    /// A request whose body counts as JSON whatever it is declared as.
+    pub fn any(request: Request) -> Result<Self, Failure> {
+        let (mut parts, _) = request.into_parts();
+        let body: ReadBody = parts
+            .extensions
+            .remove()
+            .ok_or_else(|| ApiError::internal("this route does not read bodies"))?;
         let id = parts
             .extensions
             .remove()
             .unwrap_or_else(|| RequestId::generate("req-"));
         Ok(Self {
             id,
+            arrived: Arrived::of(&parts.extensions),
             headers: parts.headers,
-            body: body.to_bytes(),
+            body: body.bytes,
+            space: body.space,
         })
     }
 
@@ -110,10 +113,6 @@ fn is_json(headers: &HeaderMap) -> bool {
         || media_type.len() > 12
             && media_type[..12].eq_ignore_ascii_case("application/")
             && subtype.ends_with("+json")
-}
-
-fn declared_length(headers: &HeaderMap) -> Option<u64> {
-    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// A JSON answer.

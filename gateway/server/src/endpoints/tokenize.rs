@@ -20,14 +20,14 @@ use crate::{
 };
 
 pub async fn tokenize(State(cx): State<Arc<Context>>, request: Request) -> Result<Response, Failure> {
-    let incoming = Incoming::json(&cx, request).await?;
+    let incoming = Incoming::json(request)?;
     let request = TokenizeRequest::parse(&incoming.body)?;
     let served = cx.fleet.served(request.model.as_deref())?;
     json(&compute(&cx, &incoming, move || encode(&served, request)).await?)
 }
 
 pub async fn detokenize(State(cx): State<Arc<Context>>, request: Request) -> Result<Response, Failure> {
-    let incoming = Incoming::json(&cx, request).await?;
+    let incoming = Incoming::json(request)?;
     let request = DetokenizeRequest::parse(&incoming.body)?;
     let served = cx.fleet.served(request.model.as_deref())?;
     json(&compute(&cx, &incoming, move || decode(&served, request)).await?)

@@ -1,11 +1,6 @@
 //! Bounds the generations that run and wait; a permit is held until the last byte of the answer left.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Poll, ready},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -13,17 +8,22 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use bytes::Bytes;
-use http_body::{Frame, SizeHint};
 use smg_api::ApiError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::{
+    sending::{HeldBody, Patience},
+    trace::Arrived,
+};
 use crate::{
     context::Context,
     error::{Failure, RETRY_AFTER},
     telemetry::Telemetry,
 };
+
+/// After a request's time is up, its last words (the error event) have this long to leave.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Permits to run, and places to wait for one.
 pub struct Admission {
@@ -45,12 +45,6 @@ struct Held {
     _request: TaskTrackerToken,
 }
 
-/// A body that lets go of what it holds when it ends or is dropped.
-struct HeldBody {
-    inner: Body,
-    held: Option<Held>,
-}
-
 pub async fn layer(State(cx): State<Arc<Context>>, request: Request, next: Next) -> Response {
     // Taken before the check, so that the drain cannot miss a request that passed it.
     let token = cx.lifecycle.request();
@@ -67,13 +61,13 @@ pub async fn layer(State(cx): State<Arc<Context>>, request: Request, next: Next)
         _permit: permit,
         _request: token,
     };
+    let arrived = Arrived::of(request.extensions());
     let response = next.run(request).await;
-    response.map(|inner| {
-        Body::new(HeldBody {
-            inner,
-            held: Some(held),
-        })
-    })
+    let patience = Patience {
+        until: cx.times.request.map(|limit| arrived + limit + LAST_WORDS),
+        unread: cx.times.stall,
+    };
+    response.map(|inner| Body::new(HeldBody::new(inner, held, patience, &cx.tasks)))
 }
 
 // === impl Admission ===
@@ -137,32 +131,6 @@ impl Admission {
         self.telemetry
             .gauge("smg_admission_queue_depth", Vec::new())
             .set(waiting as f64);
-    }
-}
-
-// === impl HeldBody ===
-
-impl http_body::Body for HeldBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
-        if frame.is_none() {
-            self.held = None;
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
     }
 }
 

@@ -2,6 +2,8 @@
 
 pub mod admission;
 pub mod auth;
+pub mod body;
 pub mod panic;
 pub mod request_id;
+mod sending;
 pub mod trace;

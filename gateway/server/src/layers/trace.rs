@@ -7,7 +7,7 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use http::Method;
+use http::{Extensions, Method};
 use metrics::SharedString;
 use tokio::time::Instant;
 
@@ -17,8 +17,13 @@ use crate::{context::Context, error::ERROR_CODE_HEADER, telemetry::HttpOutcome};
 /// "Not ready" is a good answer to these, and whoever waits asks often.
 const PROBES: [&str; 3] = ["/health", "/readiness", "/ready"];
 
-pub async fn layer(State(cx): State<Arc<Context>>, request: Request, next: Next) -> Response {
+/// When a request arrived, as its extension.
+#[derive(Clone, Copy)]
+pub struct Arrived(Instant);
+
+pub async fn layer(State(cx): State<Arc<Context>>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
+    request.extensions_mut().insert(Arrived(started));
     let method = method_label(request.method());
     let path = path_label(&request);
     let id = request.extensions().get::<RequestId>().cloned();
@@ -49,6 +54,15 @@ pub async fn layer(State(cx): State<Arc<Context>>, request: Request, next: Next)
         tracing::debug!(id, method, %path, status = status.as_u16(), error_code, ?elapsed, "request answered");
     }
     response
+}
+
+impl Arrived {
+    /// The moment of arrival; now for a request that did not come through this layer.
+    pub fn of(extensions: &Extensions) -> Instant {
+        extensions
+            .get::<Self>()
+            .map_or_else(Instant::now, |arrived| arrived.0)
+    }
 }
 
 /// Unknown paths and methods share one label each: clients must not be able to grow the series.

@@ -10,6 +10,8 @@ use smg_engine_client::LogprobRows;
 use smg_tokenizer::Tokenizer;
 use tokio::time::Instant;
 
+use crate::layers::body::BodySpace;
+
 /// One request for generation: the common form of all endpoints.
 pub struct GenerateCall {
     /// The id that the client sees.
@@ -21,10 +23,11 @@ pub struct GenerateCall {
     /// One entry per prompt, never empty; all have the same `n`.
     pub prompts: Vec<PromptCall>,
     pub render: Box<dyn Render>,
-    /// Bytes of the request's body: how much work its text may be.
-    pub body_len: usize,
     /// Request metadata for the worker.
     pub trace: Vec<(String, String)>,
+    pub arrived: Instant,
+    /// What the prompts take until they are tokenized; its length tells how much work their text may be.
+    pub body: Arc<BodySpace>,
 }
 
 /// One prompt of a call.
@@ -35,7 +38,6 @@ pub struct PromptCall {
     pub logprobs: Option<LogprobWish>,
     /// Put the prompt before the answer.
     pub echo: bool,
-    pub priority: Option<i32>,
     pub extra_key: Option<String>,
     pub cache_salt: Option<String>,
 }
@@ -73,6 +75,8 @@ pub struct LogprobWish {
     /// First prompt position to report; -1 = those of the answer only.
     pub start_len: i32,
     pub top: u32,
+    /// What the endpoint calls `top`.
+    pub field: &'static str,
     pub token_ids: Vec<u32>,
 }
 
@@ -84,6 +88,7 @@ pub struct Head {
     pub tokenizer: Tokenizer,
     /// Seconds since the epoch.
     pub created: u64,
+    /// When the request arrived.
     pub started: Instant,
     /// Answers per prompt.
     pub n: usize,

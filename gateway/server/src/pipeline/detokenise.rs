@@ -16,19 +16,14 @@ use super::{
     dispatch::{LegStream, TokenStreams},
     prepare::Decoding,
 };
-use crate::{
-    context::Context,
-    error::Failure,
-    telemetry::{GenerationLabels, Telemetry},
-};
+use crate::{error::Failure, telemetry::Generation};
 
 /// A call whose answers come as text.
 pub struct TextStream {
     pub head: Head,
     pub stream: bool,
     pub render: Box<dyn Render>,
-    pub labels: GenerationLabels,
-    pub telemetry: Telemetry,
+    pub generation: Generation,
     deltas: Deltas,
 }
 
@@ -57,7 +52,7 @@ struct AnswerText {
     ended: bool,
 }
 
-pub fn run(cx: &Arc<Context>, tokens: TokenStreams) -> TextStream {
+pub fn run(tokens: TokenStreams) -> TextStream {
     let n = tokens.head.n;
     let mut prompts: Vec<PromptText> = tokens
         .prompts
@@ -76,8 +71,7 @@ pub fn run(cx: &Arc<Context>, tokens: TokenStreams) -> TextStream {
         head: tokens.head,
         stream: tokens.stream,
         render: tokens.render,
-        labels: tokens.labels,
-        telemetry: cx.telemetry.clone(),
+        generation: tokens.generation,
         deltas,
     }
 }

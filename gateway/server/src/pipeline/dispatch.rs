@@ -15,14 +15,19 @@ use super::{
     prepare::{Decoding, PreparedPrompt},
     route::{self, Routed},
 };
-use crate::{context::Context, error::Failure, telemetry::GenerationLabels, workers::Chosen};
+use crate::{
+    context::Context,
+    error::Failure,
+    telemetry::{Generation, GenerationLabels},
+    workers::Chosen,
+};
 
 /// A call whose prompts run.
 pub struct TokenStreams {
     pub head: Head,
     pub stream: bool,
     pub render: Box<dyn Render>,
-    pub labels: GenerationLabels,
+    pub generation: Generation,
     /// One per prompt, in order.
     pub prompts: Vec<(Decoding, LegStream)>,
 }
@@ -65,7 +70,7 @@ struct Running {
 
 pub fn run(cx: &Arc<Context>, routed: Routed) -> TokenStreams {
     let Routed { prepared, chosen } = routed;
-    cx.telemetry.generation_started(&prepared.labels);
+    let generation = cx.telemetry.generation(prepared.labels.clone());
     let deadline = cx.times.request.map(|limit| prepared.head.started + limit);
     let mut prompts = Vec::with_capacity(chosen.len());
     for (mut prompt, chosen) in prepared.prompts.into_iter().zip(chosen) {
@@ -92,7 +97,7 @@ pub fn run(cx: &Arc<Context>, routed: Routed) -> TokenStreams {
         head: prepared.head,
         stream: prepared.stream,
         render: prepared.render,
-        labels: prepared.labels,
+        generation,
         prompts,
     }
 }
@@ -210,11 +215,13 @@ impl Leg {
     /// After a failure: chooses a worker for another attempt, or says why there is none.
     async fn recover(&mut self, mut running: Box<Running>, broken: Broken) -> Result<(), Failure> {
         let member = running.chosen.member.clone();
-        running
-            .chosen
-            .guard
-            .record(broken.outcome(running.answered), Instant::now().into_std());
-        if broken.outcome(running.answered).is_failure() {
+        let answered = running.answered;
+        let outcome = broken.outcome(answered);
+        match outcome {
+            Some(outcome) => running.chosen.guard.record(outcome, Instant::now().into_std()),
+            None => running.answered = false,
+        }
+        if outcome.is_some_and(Outcome::is_failure) {
             self.cx
                 .telemetry
                 .worker_error(member.worker.url(), broken.error_type());
@@ -223,7 +230,6 @@ impl Leg {
         if broken.lost_connection() {
             member.suspect();
         }
-        let answered = running.answered;
         // Gives the worker's load and the rpc back before any wait.
         drop(running);
         let Broken::Engine(error) = broken else {
@@ -238,6 +244,10 @@ impl Leg {
         self.cx.telemetry.retry(self.attempts, backoff);
         tokio::time::sleep(backoff).await;
         let chosen = route::choose(&self.cx, &self.model, &self.prompt, &self.avoid)?;
+        if is_full(&error) && self.avoid.contains(&chosen.member.worker.id()) {
+            // The other worker has gone meanwhile.
+            return Err(error.into());
+        }
         self.state = State::Start(Box::new(chosen));
         Ok(())
     }
@@ -248,8 +258,7 @@ impl Leg {
             return false;
         }
         // Asking a full worker again only adds to its load.
-        let is_full = error.status_class() == StatusClass::ResourceExhausted;
-        !is_full || self.cx.fleet.has_other(&self.model, &self.avoid)
+        !is_full(error) || self.cx.fleet.has_other(&self.model, &self.avoid)
     }
 
     /// Ends all answers that still run, as the client is told; dropping the attempt ends them on the worker.
@@ -261,6 +270,10 @@ impl Leg {
             self.due.push_back(EngineEvent::Complete(aborted(index)));
         }
     }
+}
+
+fn is_full(error: &EngineError) -> bool {
+    error.status_class() == StatusClass::ResourceExhausted
 }
 
 /// An abort that says that the worker is broken. A worker that is only full (503) is none.
@@ -329,23 +342,22 @@ enum Broken {
 }
 
 impl Broken {
-    /// What it says about the worker. The client's mistakes, a full queue and a deadline that passed while
-    /// tokens came say nothing against it.
-    fn outcome(&self, answered: bool) -> Outcome {
+    /// What it says about the worker; `None`: nothing. A worker that is full, loads or drains says so itself and is
+    /// well; the client's mistakes and a deadline that passed while tokens came say nothing against it.
+    fn outcome(&self, answered: bool) -> Option<Outcome> {
         let error = match self {
-            Self::Stalled(_) => return Outcome::Stalled,
+            Self::Stalled(_) => return Some(Outcome::Stalled),
             Self::Engine(error) => error,
         };
         match (error, error.status_class()) {
             (
                 EngineError::Connect { .. } | EngineError::Disconnected { .. } | EngineError::Protocol { .. },
                 _,
-            ) => Outcome::TransportError,
-            (_, StatusClass::Internal | StatusClass::Unavailable | StatusClass::Cancelled) => {
-                Outcome::ServerError
-            }
-            (_, StatusClass::Deadline) if !answered => Outcome::Stalled,
-            _ => Outcome::Answered,
+            ) => Some(Outcome::TransportError),
+            (_, StatusClass::ResourceExhausted | StatusClass::Unavailable) => None,
+            (_, StatusClass::Internal | StatusClass::Cancelled) => Some(Outcome::ServerError),
+            (_, StatusClass::Deadline) if !answered => Some(Outcome::Stalled),
+            _ => Some(Outcome::Answered),
         }
     }
 

@@ -24,6 +24,6 @@ pub async fn run(cx: &Arc<Context>, call: GenerateCall) -> Result<Response, Fail
     let prepared = prepare::run(cx, call).await?; // template, tokenise, check lengths → Prepared
     let routed = route::run(cx, prepared)?; //        a worker for each prompt          → Routed
     let tokens = dispatch::run(cx, routed); //        gRPC, retries, abort on drop      → TokenStreams
-    let text = detokenise::run(cx, tokens); //       ids → text, stop strings          → TextStream
+    let text = detokenise::run(tokens); //            ids → text, stop strings          → TextStream
     respond::run(text).await //                       SSE, or fold to one JSON body
 }

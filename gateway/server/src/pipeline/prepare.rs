@@ -3,10 +3,9 @@
 use std::{sync::Arc, time::SystemTime};
 
 use serde_json::{Map, Value};
-use smg_api::{ApiError, Sampling, sampling::check_token_id};
+use smg_api::{ApiError, Sampling, limits::MAX_PROMPT_LOGPROBS, sampling::check_token_id};
 use smg_engine_client::{GenerateSpec, ModelInfo};
 use smg_tokenizer::{RenderInput, StopMatcher, Tokenizer};
-use tokio::time::Instant;
 
 use super::call::{CallId, GenerateCall, Head, Input, PromptCall, PromptHead, Render};
 use crate::{
@@ -51,10 +50,11 @@ struct Encoded {
 }
 
 pub async fn run(cx: &Arc<Context>, call: GenerateCall) -> Result<Prepared, Failure> {
-    let started = Instant::now();
     let served = cx.fleet.served(call.model.as_deref())?;
     let (wishes, inputs) = split(call.prompts);
-    let encoded = encode(cx, &served, inputs, call.body_len).await?;
+    let encoded = encode(cx, &served, inputs, call.body.len()).await?;
+    drop(call.body);
+    check_prompt_logprobs(&wishes, &encoded)?;
     let mut heads = Vec::with_capacity(wishes.len());
     let mut prompts = Vec::with_capacity(wishes.len());
     let n = wishes.first().map_or(1, |wish| wish.sampling.n as usize);
@@ -79,7 +79,7 @@ pub async fn run(cx: &Arc<Context>, call: GenerateCall) -> Result<Prepared, Fail
         weight_version: served.info.weight_version.clone(),
         tokenizer: served.tokenizer.clone(),
         created: unix_seconds(),
-        started,
+        started: call.arrived,
         n,
         prompts: heads,
     };
@@ -104,7 +104,6 @@ struct Wish {
     field: &'static str,
     sampling: Sampling,
     logprobs: Option<super::LogprobWish>,
-    priority: Option<i32>,
     extra_key: Option<String>,
     cache_salt: Option<String>,
 }
@@ -124,7 +123,6 @@ fn split(prompts: Vec<PromptCall>) -> (Vec<Wish>, Vec<PromptInput>) {
                 field,
                 sampling: p.sampling,
                 logprobs: p.logprobs,
-                priority: p.priority,
                 extra_key: p.extra_key,
                 cache_salt: p.cache_salt,
             };
@@ -267,6 +265,37 @@ fn check_ids(wish: &Wish, ids: &[u32], served: &Served) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Bounds what the answers of a call report about their prompts: width × positions × n, over all prompts.
+fn check_prompt_logprobs(wishes: &[Wish], encoded: &[Encoded]) -> Result<(), Failure> {
+    let mut total = 0u64;
+    for (wish, encoded) in wishes.iter().zip(encoded) {
+        let Some(logprobs) = &wish.logprobs else { continue };
+        // -1 reports no position of the prompt.
+        let Ok(start) = usize::try_from(logprobs.start_len) else {
+            continue;
+        };
+        let positions = encoded.ids.len().saturating_sub(start) as u64;
+        let (top, num_ids) = (u64::from(logprobs.top), logprobs.token_ids.len() as u64);
+        let n = u64::from(wish.sampling.n);
+        total = total.saturating_add((top + num_ids).saturating_mul(positions).saturating_mul(n));
+        if total <= MAX_PROMPT_LOGPROBS {
+            continue;
+        }
+        let field = if num_ids > top {
+            "token_ids_logprob"
+        } else {
+            logprobs.field
+        };
+        let message = format!(
+            "{field} asks for {total} log probabilities of prompt tokens ({top} likeliest and {num_ids} chosen ones \
+             at {positions} positions, n = {n}), allowed are {MAX_PROMPT_LOGPROBS} in one request; ask for fewer, or \
+             for fewer positions"
+        );
+        return Err(ApiError::bad_request(field, message).into());
+    }
+    Ok(())
+}
+
 // ---------------------------------------------------------------- what the worker gets
 
 fn prompt(
@@ -291,7 +320,6 @@ fn prompt(
         logprob_start_len: logprobs.as_ref().map_or(-1, |wish| wish.start_len),
         top_logprobs_num: logprobs.as_ref().map_or(0, |wish| wish.top),
         token_ids_logprob: logprobs.map(|wish| wish.token_ids).unwrap_or_default(),
-        priority: wish.priority,
         extra_key: wish.extra_key,
         cache_salt: wish.cache_salt,
         trace: trace.to_vec(),
@@ -377,7 +405,6 @@ fn sampling(wish: Sampling, info: &ModelInfo, remaining: Option<u32>) -> smg_eng
         ignore_eos: wish.ignore_eos,
         no_stop_trim: wish.no_stop_trim,
         skip_special_tokens: wish.skip_special_tokens,
-        spaces_between_special_tokens: wish.spaces_between_special_tokens,
         n: wish.n,
         stream_interval: wish.stream_interval,
         logit_bias: wish.logit_bias.into_iter().collect(),

@@ -34,7 +34,11 @@ pub async fn run(text: TextStream) -> Result<Response, Failure> {
     // A failure before the first news is an answer of its own; after it, the status is out.
     let first = match news.next().await {
         Some(first) => first?,
-        None => return Err(ApiError::bad_gateway("the worker ended the stream without an answer").into()),
+        None => {
+            let error = ApiError::bad_gateway("the worker ended the stream without an answer");
+            news.text.generation.failed(&error.code);
+            return Err(error.into());
+        }
     };
     if news.text.stream {
         Ok(stream(news, first))
@@ -90,12 +94,8 @@ impl News {
     fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<Option<Result<TextDelta, Failure>>> {
         let next = self.text.poll_delta(cx);
         match &next {
-            Poll::Ready(Some(Ok(delta))) => self.meter.see(delta, &self.text),
-            Poll::Ready(Some(Err(failure))) => {
-                self.text
-                    .telemetry
-                    .generation_failed(&self.text.labels, failure.code());
-            }
+            Poll::Ready(Some(Ok(delta))) => self.meter.see(delta, &mut self.text),
+            Poll::Ready(Some(Err(failure))) => self.text.generation.failed(failure.code()),
             Poll::Ready(None) | Poll::Pending => {}
         }
         next
@@ -111,11 +111,11 @@ struct Meter {
 }
 
 impl Meter {
-    fn see(&mut self, delta: &TextDelta, text: &TextStream) {
+    fn see(&mut self, delta: &TextDelta, text: &mut TextStream) {
         let started = text.head.started;
         let first_token = *self.first_token.get_or_insert_with(|| {
             let now = Instant::now();
-            text.telemetry.first_token(&text.labels, now - started);
+            text.generation.first_token(now - started);
             now
         });
         if delta.end.is_none() {
@@ -129,8 +129,8 @@ impl Meter {
         }
         if self.num_ended == text.head.num_answers() {
             let now = Instant::now();
-            text.telemetry
-                .generation_finished(&text.labels, now - started, now - first_token, self.tokens);
+            text.generation
+                .finished(now - started, now - first_token, self.tokens);
         }
     }
 }

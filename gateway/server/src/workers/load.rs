@@ -83,7 +83,6 @@ impl Fleet {
             model: Some(model.to_string()),
             role: Role::Regular,
             labels: labels(&info, &server),
-            ..WorkerInfo::default()
         });
         member.served.store(Some(Arc::new(Served {
             model,

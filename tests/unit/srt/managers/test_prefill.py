@@ -1,5 +1,9 @@
 """What a prefill batch takes: budgets, order, chunks."""
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
 
 from sglang.srt.core.config import ScheduleConfig
@@ -12,6 +16,7 @@ from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import CacheInitParams
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixCache
+from sglang.srt.mem_cache.radix_key import RadixKey
 from sglang.srt.mem_cache.request_memory import RequestMemory
 from tests.unit.srt.managers.engine import prompt_of
 
@@ -20,14 +25,14 @@ class Planning:
     """A planner with a pool and a queue."""
 
     def __init__(self, pool: int = 256, page_size: int = 1, **options: object) -> None:
-        table = ReqToTokenPool(16, 512, "cpu")
+        config = ScheduleConfig(**{"max_running_requests": 16, **options})  # type: ignore[arg-type]
+        table = ReqToTokenPool(config.max_running_requests, 512, "cpu")
         allocator = BaseTokenToKVPoolAllocator(pool, page_size, torch.float32, "cpu", None)
         params = CacheInitParams(
             req_to_token_pool=table, token_to_kv_pool_allocator=allocator, page_size=page_size
         )
         tree = RadixCache(params)
         self.memory = RequestMemory(tree, table, allocator)
-        config = ScheduleConfig(**{"max_running_requests": 16, **options})  # type: ignore[arg-type]
         self.planner = PrefillPlanner(config, self.memory, SchedulePolicy("fcfs", tree))
         self.waiting = WaitingQueue(None)
         self.running: list[Req] = []
@@ -102,13 +107,12 @@ def test_only_one_prompt_is_in_chunks() -> None:
     first = planning.wait("first", prompt_of(80, 1))
     planning.wait("second", prompt_of(80, 2))
     assert planning.plan() == ["first"]
-    assert first.is_chunked == 2
     planning.memory.share_prompt(first, chunked=True)
     assert planning.plan() == ["first"]
     planning.memory.share_prompt(first, chunked=True)
     assert planning.plan() == ["first", "second"]
     assert planning.planner.chunked is not None and planning.planner.chunked.rid == "second"
-    assert (first.is_chunked, first.kv_committed_len) == (0, 80)
+    assert first.kv_committed_len == 80
 
 
 def test_prompt_that_the_batch_computes_anyway_waits_and_locks_nothing() -> None:
@@ -121,6 +125,38 @@ def test_prompt_that_the_batch_computes_anyway_waits_and_locks_nothing() -> None
     planning.wait("other", prompt_of(90, 3))
     assert planning.plan() == ["first", "other"]
     assert [req.rid for req in planning.waiting] == ["same"]
+
+
+def keys_and_comparisons(monkeypatch: pytest.MonkeyPatch, num_waiting: int) -> int:
+    """How many keys are made and compared until so many prompts on one prefix are planned."""
+    counts = 0
+
+    def counting(method: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            nonlocal counts
+            counts += 1
+            return method(*arguments)
+
+        return counted
+
+    planning = Planning(pool=8192, max_running_requests=num_waiting)
+    prefix = prompt_of(64, 1)
+    first, *_ = [planning.wait(f"r{i}", [*prefix, i, i]) for i in range(num_waiting)]
+    with monkeypatch.context() as patch:
+        for name in ("__init__", "match_len"):
+            patch.setattr(RadixKey, name, counting(getattr(RadixKey, name)))
+        assert planning.plan(ratio=0.0) == ["r0"]
+        planning.memory.share_prompt(first)
+        assert len(planning.plan(ratio=0.0)) == num_waiting - 1
+    return counts
+
+
+def test_work_is_linear_in_the_number_of_prompts_on_one_prefix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few, many = (keys_and_comparisons(monkeypatch, count) for count in (100, 500))
+    assert many < 5.5 * few
+    assert many < 500 * 40
 
 
 def test_retracted_requests_come_before_those_that_never_ran() -> None:

@@ -8,13 +8,6 @@ from sglang.srt.core.messages import AbortInput
 from tests.unit.srt.managers.engine import Engine, generate, prompt_of, reference
 
 
-def test_pool_usage_stays_flat_over_many_unique_prompts() -> None:
-    engine = Engine(pool=1024, page_size=16)
-    for i in range(300):
-        assert engine.ask(prompt_of(30 + i % 9, i), 3).finish is not None
-        assert engine.used() == 0
-
-
 @pytest.mark.parametrize("page_size", [1, 16, 64])
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("options", [{}, {"disable_radix_cache": True}, {"schedule_policy": "lpm"}])

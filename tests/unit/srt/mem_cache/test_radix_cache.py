@@ -91,6 +91,18 @@ def test_node_without_value_is_evicted_and_host_copy_is_protected_in_pairs() -> 
         node.release_host()
 
 
+def test_split_shares_out_the_hashes_of_the_pages() -> None:
+    tree = simulated(page_size=2)
+    insert(tree, [1, 2, 3, 4, 5, 6])
+    (node,) = tree.root_node.children.values()
+    node.hash_value = [node.key.hash_page(start, start + 2) for start in (0, 2, 4)]
+    first, *others = node.hash_value
+    matched(tree, [1, 2, 9, 9])
+    assert node.parent is not None
+    assert (node.parent.hash_value, node.hash_value) == ([first], others)
+    assert node.get_last_hash_value() == others[-1]
+
+
 def test_node_ids_are_unique_and_nodes_sort_by_access() -> None:
     old, new = TreeNode(now=1.0), TreeNode(now=2.0)
     assert old.id != new.id
@@ -256,6 +268,13 @@ def test_unknown_policy_names_the_supported_ones() -> None:
         ValueError, match="Unknown eviction policy: lifo. Supported policies: 'lru'"
     ):
         clocked(Pool(), "lifo")
+
+
+def test_tree_says_what_it_is_and_how_much_room_there_is() -> None:
+    tree = clocked(Pool())
+    insert(tree, [1, 2, 3])
+    assert tree.is_tree_cache() and not tree.is_chunk_cache()
+    assert tree.available_and_evictable_str() == "available tokens: 1024, evictable tokens: 3"
 
 
 def test_pretty_print_shows_every_node(capsys: pytest.CaptureFixture[str]) -> None:

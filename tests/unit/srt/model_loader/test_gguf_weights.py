@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import dequantize, quantize
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sglang.srt.configs.gguf_file import GgufFile
+from sglang.srt.configs.gguf_file import GgufFile, GgufTensor
 from sglang.srt.model_loader.gguf_weights import read_tensor
 from tests.unit.srt.model_loader.tiny_gguf import HEADS, KV_HEADS, TOKENS, TinyGguf
 from tests.unit.srt.models.driver import Driver, make_req
@@ -51,7 +51,9 @@ def test_padding_rows_of_the_vocabulary_are_never_scored(tmp_path: Path) -> None
     assert driver.logits(driver.admit(make_req(PROMPT))).shape == (len(TOKENS),)
 
 
-def test_rope_frequency_factors_are_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_b172_rope_frequency_factors_are_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     plain = Driver(TinyGguf().write(tmp_path / "plain.gguf"))
     factors = np.linspace(1.0, 8.0, 8, dtype=np.float32)
     with caplog.at_level(logging.INFO):
@@ -64,7 +66,7 @@ def test_rope_frequency_factors_are_used(tmp_path: Path, caplog: pytest.LogCaptu
     assert "rope_freqs.weight" in caplog.text
 
 
-def test_unknown_tensor_is_skipped_with_a_warning(
+def test_b172_unknown_tensor_is_skipped_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     extra = {"blk.0.mystery.weight": np.ones(32, dtype=np.float32)}
@@ -73,7 +75,7 @@ def test_unknown_tensor_is_skipped_with_a_warning(
     assert any("blk.0.mystery.weight" in record.getMessage() for record in warnings)
 
 
-def test_missing_tensor_is_named(tmp_path: Path) -> None:
+def test_b172_missing_tensor_is_named(tmp_path: Path) -> None:
     path = TinyGguf(without=("blk.1.ffn_up.weight",)).write(tmp_path / "m.gguf")
     with pytest.raises(ValueError, match=r"blk\.1\.ffn_up\.weight"):
         Driver(path)
@@ -84,6 +86,13 @@ def test_truncated_file_is_refused_with_a_reason(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-4096])
     with pytest.raises(ValueError, match="truncated"):
         Driver(path)
+
+
+def test_tensor_whose_rows_do_not_fit_its_type_is_refused(tmp_path: Path) -> None:
+    path = TinyGguf().write(tmp_path / "m.gguf")
+    file = GgufFile(path)
+    with pytest.raises(ValueError, match=r"m\.gguf.*'t' have 33 numbers.*blocks of 32"):
+        read_tensor(file, GgufTensor("t", (2, 33), GGMLQuantizationType.Q8_0, 0))
 
 
 def test_damaged_header_is_refused_with_a_reason(tmp_path: Path) -> None:

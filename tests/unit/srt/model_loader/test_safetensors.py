@@ -45,6 +45,21 @@ def test_file_of_the_index_that_is_absent_is_named(folder: Path) -> None:
         Driver(folder)
 
 
+@pytest.mark.parametrize("kept", [0, 4, 100, -1000])
+def test_truncated_file_is_named_with_advice(folder: Path, kept: int) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:kept])
+    with pytest.raises(ValueError, match=r"model\.safetensors.*truncated.*download it again"):
+        Driver(folder)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"weight_map": {"a": 1}}'])
+def test_broken_index_is_named(folder: Path, content: str) -> None:
+    (folder / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(ValueError, match=r"model\.safetensors\.index\.json"):
+        Driver(folder)
+
+
 def test_missing_weight_is_named(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     del tensors["model.layers.1.self_attn.k_proj.weight"]

@@ -1,1 +1,1 @@
-"""…"""
+"""Attention over the KV pool, one backend per file."""

@@ -49,7 +49,7 @@ class GatheredKV:
         pool: tuple[torch.Tensor, torch.Tensor],
         new: tuple[torch.Tensor, torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """K and V, each [batch_size * kv_heads, longest, head_dim]; what is past the ends is garbage.
+        """K and V, each [batch_size * kv_heads, longest, head_dim]; past the ends is garbage.
 
         The pool already has the new token, `new` is that token alone: [batch_size, kv_heads,
         head_dim].

@@ -1,0 +1,38 @@
+"""Mistakes that are found before anything starts."""
+
+import json
+from typing import Any
+
+import pytest
+
+from sglang.srt.entrypoints.preflight import LaunchError, check_preferred_sampling
+from sglang.srt.server_args import ServerArgs
+
+
+def preferring(**values: Any) -> ServerArgs:
+    return ServerArgs(model_path="m", preferred_sampling_params=json.dumps(values))
+
+
+def test_good_defaults_pass() -> None:
+    check_preferred_sampling(ServerArgs(model_path="m"))
+    check_preferred_sampling(preferring(temperature=0, top_k=-1, top_p=0.5, min_p=0.1))
+
+
+@pytest.mark.parametrize(
+    ("values", "parts"),
+    [
+        ({"temprature": 5, "temperature": 1}, ("'temprature'", "did you mean 'temperature'?")),
+        ({"xyzzy": 1}, ("'xyzzy'", "allowed: temperature, top_p")),
+        ({"stop": ["x"]}, ("'stop'", "allowed: temperature")),  # no gateway would fill it in
+        ({"temperature": -3}, ("temperature", ">= 0", "-3")),
+        ({"top_p": 1.5}, ("top_p", "(0, 1]", "1.5")),
+        ({"top_k": 0}, ("top_k", "0")),
+        ({"top_k": 1.5}, ("top_k", "int")),
+        ({"temperature": "hot"}, ("temperature", "float")),
+    ],
+)
+def test_wrong_defaults_are_named(values: dict[str, Any], parts: tuple[str, ...]) -> None:
+    with pytest.raises(LaunchError) as caught:
+        check_preferred_sampling(preferring(**values))
+    for part in ("--preferred-sampling-params", *parts):
+        assert part in str(caught.value)

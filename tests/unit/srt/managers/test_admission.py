@@ -1,0 +1,41 @@
+"""Admission refuses what the pool and the engine cannot serve; the rest was checked before."""
+
+import pytest
+
+from sglang.srt.managers.admission import Limits, Refused, admit
+from tests.unit.srt.managers.engine import VOCAB, generate, prompt_of
+
+LIMITS = Limits(context_len=128, pool_len=64, vocab_size=VOCAB, eos_token_ids=frozenset())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options"),
+    [
+        ([], {}),
+        (prompt_of(128), {}),
+        ([1, VOCAB], {}),
+        ([-1, 1], {}),
+        ([1, 2], {"logprob_start_len": 3}),
+        ([1, 2], {"logprob_start_len": -2}),
+    ],
+)
+def test_mistake_that_the_launcher_should_have_answered_is_one_of_ours(
+    prompt: list[int], options: dict[str, int]
+) -> None:
+    with pytest.raises(AssertionError):
+        admit(generate("r", prompt, 1, **options), LIMITS)
+
+
+def test_prompt_longer_than_the_pool_is_refused() -> None:
+    with pytest.raises(Refused, match=r"65 tokens.*64 tokens"):
+        admit(generate("r", prompt_of(65), 1), LIMITS)
+
+
+@pytest.mark.parametrize("constraint", ["json_schema", "regex", "ebnf", "structural_tag"])
+def test_constraint_is_refused_by_name(constraint: str) -> None:
+    with pytest.raises(Refused, match=constraint):
+        admit(generate("r", [1], 1, **{constraint: "x"}), LIMITS)
+
+
+def test_answer_is_limited_by_the_pool() -> None:
+    assert admit(generate("r", prompt_of(60), 50), LIMITS).max_new_tokens == 5
