@@ -10,6 +10,7 @@ import threading
 from multiprocessing.connection import wait as wait_for_handles
 from multiprocessing.process import BaseProcess
 
+from sglang.srt.environ import let_idle_threads_sleep
 from sglang.srt.observability.log_setup import set_up_logging
 from sglang.srt.server_args import PortArgs, ServerArgs
 
@@ -24,6 +25,7 @@ def _launch_subprocesses(server_args: ServerArgs, port_args: PortArgs) -> "Sched
     process = spawning.Process(
         target=_run_scheduler, args=(server_args, port_args), name="sglang-scheduler", daemon=True
     )
+    let_idle_threads_sleep()
     process.start()
     return SchedulerProcess(process)
 
