@@ -61,6 +61,8 @@ pub struct Retry {
 /// Whether new generations are taken, and which ones run.
 pub struct Lifecycle {
     draining: CancellationToken,
+    /// The grace period has passed: what runs ends with an error that its client sees.
+    over: CancellationToken,
     requests: TaskTracker,
 }
 
@@ -82,6 +84,7 @@ impl Context {
             admission,
             lifecycle: Lifecycle {
                 draining: CancellationToken::new(),
+                over: CancellationToken::new(),
                 requests: TaskTracker::new(),
             },
             live: LiveRequests::default(),
@@ -211,6 +214,16 @@ impl Lifecycle {
     /// Takes no new generation from here on.
     pub fn drain(&self) {
         self.draining.cancel();
+    }
+
+    /// Ends what still runs.
+    pub fn end(&self) {
+        self.over.cancel();
+    }
+
+    /// Returns after [`Self::end`].
+    pub async fn ended(&self) {
+        self.over.cancelled().await;
     }
 
     /// Returns when no generation runs. Only after [`Self::drain`].

@@ -152,7 +152,14 @@ async fn drain(cx: &Context, shutdown: &Shutdown, connections: &Connections, gra
         .is_err()
     {
         tracing::warn!(running = cx.lifecycle.num_running(), "the grace period is over");
-        return;
+        cx.lifecycle.end();
+        // Long enough for each client to read that its answer ended early.
+        if tokio::time::timeout(CLOSE_LIMIT, cx.lifecycle.finished())
+            .await
+            .is_err()
+        {
+            return;
+        }
     }
     connections.close();
     if tokio::time::timeout(CLOSE_LIMIT, connections.closed())

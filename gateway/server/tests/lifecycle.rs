@@ -187,8 +187,10 @@ async fn the_grace_period_ends_what_still_runs() {
     exchange.next_piece().await.unwrap();
     let before = tokio::time::Instant::now();
     rig.shutdown.drain.cancel();
+    let events = exchange.whole().await.events();
+    assert_eq!(events.last().unwrap()["error"]["code"], "shutting_down");
     rig.ended().await.unwrap();
-    assert_eq!(before.elapsed().as_secs(), 30);
+    assert!((30..=33).contains(&before.elapsed().as_secs()));
     // The worker was told before the gateway ended.
     let counts = rig.engines[0].counts();
     assert_eq!((counts.cancelled, counts.aborts), (1, 1));

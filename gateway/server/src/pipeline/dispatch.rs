@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     context::Context,
-    error::Failure,
+    error::{Failure, RETRY_AFTER},
     telemetry::{Generation, GenerationLabels},
     workers::Chosen,
 };
@@ -111,8 +111,13 @@ impl Leg {
             return Some(Ok(event));
         }
         let aborted = self.prompt.live.aborted().clone();
+        let cx = self.cx.clone();
         let event = tokio::select! {
             biased;
+            () = cx.lifecycle.ended(), if !matches!(self.state, State::Over) => {
+                let error = ApiError::unavailable("the server shut down before the answer was whole", RETRY_AFTER);
+                Some(Err(error.with_code("shutting_down").into()))
+            }
             () = aborted.cancelled(), if !matches!(self.state, State::Over) => {
                 self.abort();
                 return self.due.pop_front().map(Ok);
