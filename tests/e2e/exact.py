@@ -160,7 +160,7 @@ def modes_of_a_tight_engine(url: str, answers: list[Answer]) -> Iterator[Mode]:
 @contextlib.contextmanager
 def served(folder: Path, *flags: str) -> Iterator[str]:
     with (
-        processes.engine(folder, "--dtype", "float32", *flags) as worker,
+        processes.engine(folder, "--dtype", "float32", *flags, threads=2) as worker,
         processes.gateway(folder, [worker]) as gateway,
     ):
         yield gateway.url

@@ -93,22 +93,17 @@ def start(
 
 @contextlib.contextmanager
 def engine(
-    folder: Path, *flags: str, name: str = "engine", model: str = "demo"
+    folder: Path, *flags: str, name: str = "engine", port: int | None = None, threads: int = 1
 ) -> Iterator[Server]:
-    """One worker that speaks gRPC; ready when entered."""
-    with engine_at(folder, free_port_pair(), *flags, name=name, model=model) as server:
-        yield server
+    """One worker of the demo model that speaks gRPC; ready when entered.
 
-
-@contextlib.contextmanager
-def engine_at(
-    folder: Path, port: int, *flags: str, name: str = "engine", model: str = "demo"
-) -> Iterator[Server]:
-    """The same on a port of the caller's; its successor must be free too."""
+    `port`: the caller's choice; its successor must be free too.
+    """
+    port = port or free_port_pair()
     server = start(
-        [sys.executable, "-m", "sglang.launch_server", "--grpc-mode", "--model-path", model,
+        [sys.executable, "-m", "sglang.launch_server", "--grpc-mode", "--model-path", "demo",
          "--port", str(port), *flags],
-        port, folder / f"{name}-{port}.log",
+        port, folder / f"{name}-{port}.log", {"OMP_NUM_THREADS": str(threads)},
     )  # fmt: skip
     try:
         server.wait("/health", port=port + 1)

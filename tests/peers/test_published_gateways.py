@@ -134,6 +134,6 @@ def test_worker_that_is_not_ready_gets_no_traffic(name: str, tmp_path) -> None:
     nobody = Server(None, processes.free_port_pair(), tmp_path)
     with published_gateway(name, tmp_path, nobody, ready=False) as gateway:
         assert processes.get_status(f"{gateway.url}/readiness") == 503
-        with processes.engine_at(tmp_path, nobody.port, "--dtype", "float32"):
+        with processes.engine(tmp_path, "--dtype", "float32", port=nobody.port):
             gateway.wait("/readiness")
             assert chat(gateway)["usage"]["completion_tokens"] > 0
