@@ -200,6 +200,11 @@ impl Breaker {
         }
     }
 
+    /// Starts anew: what was learned is about a process that is gone.
+    pub fn reset(&mut self) {
+        self.close();
+    }
+
     fn must_open(&mut self, in_a_row: u32, now: Instant) -> bool {
         let threshold = self.params.failure_threshold;
         let (calls, failures) = self.window.totals(now);

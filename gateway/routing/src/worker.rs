@@ -141,6 +141,11 @@ impl Worker {
         self.state() == WorkerState::Ready && self.breaker.lock().allows(now)
     }
 
+    /// Closes the breaker: another process listens at the worker's address now.
+    pub fn restarted(&self) {
+        self.breaker.lock().reset();
+    }
+
     /// Requests selected for this worker and not finished.
     pub fn running_requests(&self) -> usize {
         self.running_requests.load(Ordering::Relaxed)

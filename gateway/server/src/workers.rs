@@ -45,6 +45,8 @@ pub struct Member {
     progress: ArcSwap<String>,
     /// Set when it may have been restarted: what it serves is read again before it takes traffic.
     stale: AtomicBool,
+    /// A probe found nobody at the worker's address: whoever answers next is another process.
+    gone: AtomicBool,
     probe_now: Notify,
 }
 
@@ -91,6 +93,7 @@ impl Fleet {
             served: ArcSwapOption::empty(),
             progress: ArcSwap::from_pointee("connecting".to_owned()),
             stale: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             probe_now: Notify::new(),
         });
         self.members.write().insert(worker.id(), member.clone());

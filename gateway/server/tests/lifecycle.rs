@@ -113,6 +113,21 @@ async fn a_restarted_worker_is_asked_again_what_it_serves() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_restarted_worker_is_not_blamed_for_what_the_old_process_did() {
+    let options =
+        json!({"cb_failure_threshold": 2, "cb_timeout_duration_secs": 3600, "disable_retries": true});
+    let mut rig = Rig::with_options([worker()], &options).await;
+    rig.kill(0).await;
+    for _ in 0..3 {
+        assert_ne!(rig.post(CHAT, &chat("hi")).await.status, 200);
+    }
+    rig.until_ready(0).await;
+    rig.revive(0);
+    rig.until_ready(1).await;
+    assert_eq!(rig.post(CHAT, &chat("hi")).await.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
 async fn health_generate_really_generates() {
     let rig = Rig::start([worker()]).await;
     assert_eq!(rig.get("/health_generate").await.status, 200);

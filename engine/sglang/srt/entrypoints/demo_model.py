@@ -46,6 +46,8 @@ def ensure_demo(progress: Progress, target: Path | None = None) -> Path:
     Raises ModelError.
     """
     folder = target or demo_folder()
+    if folder.exists() and not folder.is_dir():
+        raise ModelError(f"{folder} is not a folder; choose a folder for the demo model")
     if folder.exists() and not is_complete(folder) and any(folder.iterdir()):
         raise ModelError(f"{folder} exists and is not the demo model; remove it or choose another")
     try:

@@ -70,6 +70,7 @@ class Scheduler:
         self.control = ControlTable({"flush_cache": self.flush_cache, "loads": self.loads})
         self.live = LiveRequests(memory, self.waiting, self.prefill, self.running)
         self.stopped = False
+        self._rested = False
         self._last_load = LoadSnapshot()
 
     # ---------------------------------------------------------------- the loop
@@ -84,7 +85,8 @@ class Scheduler:
 
     @property
     def is_idle(self) -> bool:
-        return not self.live
+        """Nothing is left to do, and `on_idle` has seen it: the loop may wait for input."""
+        return self._rested and not self.live
 
     def process_input_requests(self, recv_reqs: Sequence[SchedulerInput]) -> None:
         for request in recv_reqs:
@@ -115,6 +117,7 @@ class Scheduler:
     def process_batch_result(self, batch: ScheduleBatch, result: GenerationBatchResult) -> None:
         is_prefill = batch.forward_mode.is_extend()
         num_new_tokens = 0
+        self._rested = False
         rows = zip(batch.reqs, result.next_token_ids, result.output_logprobs, strict=True)
         for i, (req, token_id, output_rows) in enumerate(rows):
             add_input_logprobs(req, result.input_logprobs[i])
@@ -132,6 +135,7 @@ class Scheduler:
         self.ratio.reset()
         self.stats.idled()
         self._report(only_news=True)
+        self._rested = True
 
     # ---------------------------------------------------------------- requests
 

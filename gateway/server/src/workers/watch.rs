@@ -101,6 +101,7 @@ impl Watch {
             Ok(Err(error)) => {
                 if is_broken(&error) {
                     self.member.stale.store(true, Ordering::Relaxed);
+                    self.member.gone.store(true, Ordering::Relaxed);
                 }
                 (Probe::Failed, error.message())
             }
@@ -131,6 +132,9 @@ impl Watch {
                 if before.is_some() {
                     // A restart emptied its cache.
                     self.fleet.prefixes.remove_worker(self.member.worker.id());
+                }
+                if self.member.gone.swap(false, Ordering::Relaxed) {
+                    self.member.worker.restarted();
                 }
                 Probe::Healthy
             }
