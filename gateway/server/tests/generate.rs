@@ -186,3 +186,15 @@ async fn a_matched_stop_cuts_ids_and_logprobs_alike() {
         .wait_until(|record| record.counts.aborts == 1)
         .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_text_that_cannot_fit_is_refused_by_its_bytes() {
+    let rig = Rig::start([worker()]).await;
+    let reply = rig
+        .post("/generate", &json!({"text": "hello world ".repeat(1_000_000)}))
+        .await;
+    reply.assert_error(400, "context_length_exceeded");
+    let message = reply.body_json()["error"]["message"].to_string();
+    assert!(message.contains("12000000 bytes"), "{message}");
+    assert_eq!(rig.engines[0].record().requests.len(), 0);
+}

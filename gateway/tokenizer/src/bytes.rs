@@ -57,6 +57,14 @@ impl TokenBytes {
         self.ends.len()
     }
 
+    /// Bytes of the longest token.
+    pub(crate) fn longest(&self) -> usize {
+        (0..self.len() as u32)
+            .map(|id| self.get(id).len())
+            .max()
+            .unwrap_or(0)
+    }
+
     /// The bytes of a token; empty for an id that the vocabulary does not have.
     pub(crate) fn get(&self, id: u32) -> &[u8] {
         let id = id as usize;

@@ -19,6 +19,7 @@ pub struct Tokenizer(Arc<Inner>);
 pub(crate) struct Inner {
     hf: HfTokenizer,
     pub(crate) bytes: TokenBytes,
+    longest_token: usize,
     pub(crate) decoding: Decoding,
     eos_token_ids: Vec<u32>,
     chat_template: Option<ChatTemplate>,
@@ -49,6 +50,7 @@ impl Tokenizer {
         let chat_template = chat_template(&files)?;
         Ok(Self(Arc::new(Inner {
             hf,
+            longest_token: bytes.longest(),
             bytes,
             decoding,
             eos_token_ids,
@@ -92,6 +94,14 @@ impl Tokenizer {
     /// the vocabulary.
     pub fn token_bytes(&self, id: u32) -> Vec<u8> {
         self.0.bytes.get(id).to_vec()
+    }
+
+    /// Bytes that no text of `num_tokens` tokens exceeds; a text that does need not be encoded to know that it is
+    /// too long. The factor 4 leaves room for what a normalizer takes away.
+    pub fn most_bytes(&self, num_tokens: usize) -> usize {
+        num_tokens
+            .saturating_mul(self.0.longest_token.max(1))
+            .saturating_mul(4)
     }
 
     /// Number of ids: the highest id of the vocabulary and the added tokens, plus one.

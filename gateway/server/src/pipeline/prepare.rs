@@ -145,13 +145,11 @@ async fn encode(
     inputs: Vec<PromptInput>,
     body_len: usize,
 ) -> Result<Vec<Encoded>, Failure> {
-    let tokenizer = served.tokenizer.clone();
-    let work = move || {
-        inputs
-            .into_iter()
-            .map(|input| encode_one(&tokenizer, input))
-            .collect()
+    let encoder = Encoder {
+        tokenizer: served.tokenizer.clone(),
+        context: served.info.max_context_length as usize,
     };
+    let work = move || inputs.into_iter().map(|input| encoder.encode(input)).collect();
     if body_len < BLOCKING_BYTES {
         return work();
     }
@@ -159,32 +157,53 @@ async fn encode(
     done.map_err(|error| ApiError::internal(format!("tokenizing was interrupted: {error}")))?
 }
 
-fn encode_one(tokenizer: &Tokenizer, prompt: PromptInput) -> Result<Encoded, Failure> {
-    match prompt.input {
-        Input::Chat {
-            messages,
-            add_generation_prompt,
-            continue_final_message,
-            kwargs,
-        } => {
-            let options = (add_generation_prompt, continue_final_message);
-            let text = render_chat(tokenizer, &messages, options, &kwargs)?;
-            Ok(Encoded {
-                ids: tokenizer.encode(&text, false)?,
-                echo: None,
-            })
+struct Encoder {
+    tokenizer: Tokenizer,
+    /// 0: unknown.
+    context: usize,
+}
+
+impl Encoder {
+    fn encode(&self, prompt: PromptInput) -> Result<Encoded, Failure> {
+        match prompt.input {
+            Input::Chat {
+                messages,
+                add_generation_prompt,
+                continue_final_message,
+                kwargs,
+            } => {
+                let options = (add_generation_prompt, continue_final_message);
+                let text = render_chat(&self.tokenizer, &messages, options, &kwargs)?;
+                let ids = self.ids("messages", &text, false)?;
+                Ok(Encoded { ids, echo: None })
+            }
+            Input::Text { text, field } => {
+                let ids = self.ids(field, &text, true)?;
+                let echo = prompt.echo.then_some(text);
+                Ok(Encoded { ids, echo })
+            }
+            Input::Ids { ids, .. } => {
+                let echo = prompt
+                    .echo
+                    .then(|| self.tokenizer.decode(&ids, true))
+                    .transpose()?;
+                Ok(Encoded { ids, echo })
+            }
         }
-        Input::Text { text, .. } => {
-            let ids = tokenizer.encode(&text, true)?;
-            Ok(Encoded {
-                ids,
-                echo: prompt.echo.then_some(text),
-            })
+    }
+
+    /// Tokenizing takes about ninety times the text's memory, so a text that cannot fit is refused by its bytes.
+    fn ids(&self, field: &'static str, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, Failure> {
+        let most = self.tokenizer.most_bytes(self.context);
+        if self.context > 0 && text.len() > most {
+            let message = format!(
+                "The input ({} bytes) is longer than the model's context length ({} tokens, at most {most} bytes).",
+                text.len(),
+                self.context
+            );
+            return Err(ApiError::context_length_exceeded(field, message).into());
         }
-        Input::Ids { ids, .. } => {
-            let echo = prompt.echo.then(|| tokenizer.decode(&ids, true)).transpose()?;
-            Ok(Encoded { ids, echo })
-        }
+        Ok(self.tokenizer.encode(text, add_special_tokens)?)
     }
 }
 
