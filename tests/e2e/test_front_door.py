@@ -61,6 +61,8 @@ def test_the_front_door_answers_as_the_gateway_does(server: Server, tmp_path) ->
     volatile = {"id", "created", "e2e_latency", "cached_tokens"}
 
     def stable(value):
+        if isinstance(value, float):
+            return round(value, 3)  # a cached prefix rounds differently from a computed one
         if isinstance(value, dict):
             return {k: stable(v) for k, v in value.items() if k not in volatile}
         return [stable(v) for v in value] if isinstance(value, list) else value
