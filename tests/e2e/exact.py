@@ -20,8 +20,12 @@ from tests.e2e.reference import NEW_TOKENS, Answer
 GAP = 1e-4
 ALLOWED_TIES = 1
 LOGPROB_TOLERANCE = 1e-3
-# Small pool: a few long requests do not fit at once, so running ones are retracted.
-TIGHT = ["--page-size", "16", "--chunked-prefill-size", "128", "--max-total-tokens", "4096"]
+RETRACTION_ROUNDS = 3  # who is admitted together depends on the order of arrival
+# Small pool, and admission that hopes for short answers: running requests are retracted.
+TIGHT = [
+    "--page-size", "16", "--chunked-prefill-size", "128", "--max-total-tokens", "2304",
+    "--schedule-conservativeness", "0.01", "--max-running-requests", "24",
+]  # fmt: skip
 
 
 @dataclass
@@ -142,7 +146,6 @@ def modes_of_a_roomy_engine(url: str, answers: list[Answer]) -> Iterator[Mode]:
 
 def modes_of_a_tight_engine(url: str, answers: list[Answer]) -> Iterator[Mode]:
     yield run_mode("chunked", answers, lambda a: list(ask(url, body(a))["output_ids"]))
-    flush(url)
     retractions: list[int] = []
 
     def pressed(answer: Answer) -> list[int]:
@@ -150,7 +153,11 @@ def modes_of_a_tight_engine(url: str, answers: list[Answer]) -> Iterator[Mode]:
         retractions.append(reply["meta_info"]["num_retractions"])
         return list(reply["output_ids"])
 
-    mode = run_mode("retracted", answers, pressed, len(answers))
+    for _ in range(RETRACTION_ROUNDS):
+        flush(url)
+        mode = run_mode("retracted", answers, pressed, len(answers))
+        if sum(retractions) or mode.wrong:
+            break
     mode.notes = f"{sum(retractions)} retractions"
     if sum(retractions) == 0:
         mode.wrong.append("nothing was retracted: the pool is not tight enough to test this")
