@@ -7,10 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,14 @@ def front_door(
         yield server
     finally:
         server.end()
+
+
+def until(what: Callable[[], object]) -> None:
+    """Returns when `what()` is true; fails when it does not become so."""
+    end = time.monotonic() + STOP_GUARD
+    while not what():
+        assert time.monotonic() < end, "did not happen"
+        threading.Event().wait(0.02)
 
 
 # ------------------------------------------------------------------ plain HTTP

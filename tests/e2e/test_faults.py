@@ -5,13 +5,12 @@ import json
 import signal
 import socket
 import threading
-import time
 
 import pytest
 
 from tests.e2e import processes
 from tests.e2e.conftest import Pool
-from tests.e2e.processes import Server, call, events
+from tests.e2e.processes import Server, call, events, until
 
 GUARD = 60.0
 LONG = {"max_new_tokens": 4000, "ignore_eos": True, "temperature": 0}
@@ -26,13 +25,6 @@ def loads(worker_or_gateway: Server) -> dict[str, int]:
 
 def internal_state(server: Server) -> dict[str, float]:
     return call(f"{server.url}/server_info")[1]["internal_states"][0]
-
-
-def until(what, guard: float = GUARD) -> None:
-    end = time.monotonic() + guard
-    while not what():
-        assert time.monotonic() < end, "did not happen"
-        threading.Event().wait(0.02)
 
 
 def is_idle(server: Server) -> bool:

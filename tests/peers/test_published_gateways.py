@@ -2,13 +2,11 @@
 
 import http.client
 import json
-import threading
-import time
 
 import pytest
 
 from tests.e2e import processes
-from tests.e2e.processes import Server, call, events
+from tests.e2e.processes import Server, call, events, until
 from tests.peers.peers import GATEWAYS, published_gateway
 
 CHAT = {
@@ -52,13 +50,6 @@ def chat(server: Server, **options):
 
 def running(ours: Server) -> int:
     return call(f"{ours.url}/v1/loads")[1]["loads"][0]["num_running_reqs"]
-
-
-def until(what) -> None:
-    end = time.monotonic() + GUARD
-    while not what():
-        assert time.monotonic() < end, "did not happen"
-        threading.Event().wait(0.02)
 
 
 def test_whole_chat_equals_ours(theirs: Server, ours: Server) -> None:
