@@ -2,7 +2,9 @@
 
 import sys
 
+from sglang.srt import plugins
 from sglang.srt.entrypoints.launch import main
 
 if __name__ == "__main__":
+    plugins.load_plugins()  # first, so that hooks on the options' parser and class count
     sys.exit(main(sys.argv[1:]))

@@ -58,6 +58,12 @@ class Registry(MutableMapping[str, T], Generic[T]):
     def names(self) -> list[str]:
         return sorted(self._entries)
 
+    def source(self, name: str) -> str:
+        """Who registered the name; of a built-in where it is defined."""
+        if name not in self._entries:
+            raise self.unknown(name)
+        return self._entries[name].source
+
     def unknown(self, name: str) -> UnknownNameError:
         near = difflib.get_close_matches(name, self._entries, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."

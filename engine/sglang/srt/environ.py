@@ -92,6 +92,12 @@ class Envs:
     SGLANG_DISABLED_MODEL_ARCHS = EnvVar[tuple[str, ...]](
         (), _parse_names, "Model modules that are not loaded, separated by commas."
     )
+    SGLANG_PLUGINS = EnvVar(
+        "", str, "General plugins to load, separated by commas; without it every installed one."
+    )
+    SGLANG_PLATFORM = EnvVar(
+        "", str, "Platform by entry-point name; plugins of other platforms' packages stay off."
+    )
 
 
 envs = Envs()

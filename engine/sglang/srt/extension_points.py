@@ -26,3 +26,8 @@ GRAMMAR_BACKENDS.register_lazy("none", "sglang.srt.constrained.base_grammar_back
 SCHEDULE_POLICIES: Registry[Callable[..., Any]] = Registry("schedule policy")
 SCHEDULE_POLICIES.register_lazy("fcfs", "sglang.srt.managers.schedule_policy:arrival_order")
 SCHEDULE_POLICIES.register_lazy("lpm", "sglang.srt.managers.schedule_policy:longest_prefix_first")
+
+# CustomSpecAlgo by name in upper case; the built-in names are members of SpeculativeAlgorithm
+SPECULATIVE_ALGORITHMS: Registry[Any] = Registry("speculative algorithm")
+# Named here because options are checked below the layer that knows the algorithms.
+SPECULATIVE_NAMES = "sglang.srt.speculative.spec_info"

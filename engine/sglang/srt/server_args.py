@@ -1,15 +1,16 @@
 """The options of one engine worker, declared once; parser, checks and docs follow from here."""
 
 import argparse
-import dataclasses
+import copy
 import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from typing import Annotated as A
-from typing import Any
 
-from sglang.srt.arg_groups import parser
+from sglang.srt.arg_groups import overrides, parser
 from sglang.srt.arg_groups.declaration import (
     Alias,
     Bound,
@@ -19,11 +20,15 @@ from sglang.srt.arg_groups.declaration import (
     Secret,
     options_of,
 )
+from sglang.srt.arg_groups.speculative import apply_speculative_algorithm
 from sglang.srt.extension_points import (
     ATTENTION_BACKENDS,
     EVICTION_POLICIES,
     SCHEDULE_POLICIES,
 )
+
+if TYPE_CHECKING:
+    from sglang.srt.configs.model_config import ModelConfig
 
 MODEL = Group("model and tokenizer")
 SERVER = Group("server")
@@ -38,6 +43,7 @@ DEVICE_CHOICES = ["cpu"]
 LOG_LEVELS = ["debug", "info", "warning", "error"]
 DEFAULT_CHUNKED_PREFILL_SIZE = 4096
 NO_MODEL = "none"
+PLACEHOLDERS = (NO_MODEL, "dummy")  # model paths that name no model
 PORTS = Bound(ge=1, le=65535)
 COUNT = Bound(ge=1)
 DAY = 86400.0  # seconds
@@ -180,6 +186,11 @@ class ServerArgs:
     attention_backend: A[
         str | None, SCHEDULING, Choices(lambda: ATTENTION_BACKENDS), "Implementation of attention."
     ] = "torch_native"
+    speculative_algorithm: A[
+        str | None,
+        SCHEDULING,
+        "Speculative decoding by an algorithm that a plugin registered; default: none.",
+    ] = None
 
     device: A[str | None, PROCESS, Choices(lambda: DEVICE_CHOICES), "Where the model runs."] = "cpu"
     watchdog_timeout: A[
@@ -191,9 +202,10 @@ class ServerArgs:
     log_level: A[str, PROCESS, Choices(lambda: LOG_LEVELS), "Least level that is logged."] = "info"
 
     front_door: dict[str, Any] = field(default_factory=dict)  # the HTTP server's own options
+    plugin_options: dict[str, Any] = field(default_factory=dict)  # flags that hooks have added
 
     def __post_init__(self) -> None:
-        """Fills the defaults that depend on other values."""
+        """Fills the defaults that depend on other values, then what the model overrides."""
         self.device = self.device or "cpu"
         self.tokenizer_path = self.tokenizer_path or self.model_path
         self.served_model_name = self.served_model_name or self.model_path
@@ -203,6 +215,9 @@ class ServerArgs:
             self.chunked_prefill_size = pages * page_size
         if self.random_seed is None:
             self.random_seed = random.randrange(1 << 30)
+        apply_speculative_algorithm(self)
+        if self.model_path not in PLACEHOLDERS and Path(self.model_path).expanduser().exists():
+            _apply_model_overrides(self)
 
     def check_server_args(self) -> None:
         """Raises ValueError that names the option; afterwards the options are sealed."""
@@ -229,6 +244,12 @@ class ServerArgs:
             if not option.secret
         }
 
+    def get_model_config(self) -> "ModelConfig":
+        """The model's own config. Only for a model that is on disk."""
+        from sglang.srt.configs.model_config import ModelConfig
+
+        return ModelConfig.from_path(Path(self.model_path).expanduser(), self.context_length)
+
     @property
     def preferred_sampling(self) -> dict[str, Any]:
         """`preferred_sampling_params` as an object."""
@@ -241,8 +262,25 @@ class ServerArgs:
 
     @classmethod
     def from_cli_args(cls, namespace: argparse.Namespace) -> "ServerArgs":
-        names = [option.name for option in options_of(cls)]
+        names = [option.name for option in options_of(cls)] + ["front_door", "plugin_options"]
         return cls(**{name: getattr(namespace, name) for name in names if name in namespace})
+
+
+def _apply_model_overrides(args: ServerArgs) -> None:
+    if not overrides.has_overrides():
+        return
+    from sglang.srt.configs.hf_config import read_hf_config
+
+    hf_config = read_hf_config(Path(args.model_path).expanduser())
+    read_only = copy.copy(args)
+    object.__setattr__(read_only, "_sealed", True)
+    architecture, *_ = getattr(hf_config, "architectures", None) or [""]
+    overrides.override(
+        args,
+        overrides.collect_model_override_declarations(architecture, read_only, hf_config),
+        {option.name: option for option in options_of(ServerArgs)},
+    )
+    object.__setattr__(args, "_model_overridden", True)
 
 
 def _check_together(args: ServerArgs) -> None:
@@ -318,7 +356,9 @@ def resolve_server_args(
     own = options_of(ServerArgs)
     own_names = {option.name for option in own}
     others = [option for option in extra() if option.name not in own_names]
-    flags = parser.make_parser(prog, [*own, *others])
+    flags = parser.make_parser(prog)
+    ServerArgs.add_cli_args(flags)
+    parser.add_options(flags, others)
     settings = parser.collect(flags, argv, [*own, *others])
     values = {name: value for name, value in settings.values.items() if name in own_names}
     front_door = {name: value for name, value in settings.values.items() if name not in own_names}
@@ -333,7 +373,9 @@ def resolve_server_args(
     if "model_path" not in values:
         flags.error("--model-path is required: a folder, a GGUF file, a hub id, or `demo`")
     try:
-        args = ServerArgs(**values, front_door=front_door)
+        args = ServerArgs.from_cli_args(
+            argparse.Namespace(**values, front_door=front_door, plugin_options=settings.extra)
+        )
         args.check_server_args()
     except ValueError as error:
         flags.error(str(error))
@@ -341,8 +383,16 @@ def resolve_server_args(
 
 
 def with_model_path(args: ServerArgs, path: str) -> ServerArgs:
-    """The same options for a model that has been found on disk."""
-    tokenizer_path = path if args.tokenizer_path == args.model_path else args.tokenizer_path
-    found = dataclasses.replace(args, model_path=path, tokenizer_path=tokenizer_path)
+    """The same options for a model that has been found on disk, checked and sealed again.
+
+    What the model overrides is written here if nobody could know the model before.
+    """
+    found = copy.copy(args)
+    found.__dict__.pop("_sealed", None)
+    if args.tokenizer_path == args.model_path:
+        found.tokenizer_path = path
+    found.model_path = path
+    if "_model_overridden" not in found.__dict__:
+        _apply_model_overrides(found)
     found.check_server_args()
     return found

@@ -3,7 +3,9 @@
 _PARALLEL = "one worker uses one device; start more workers and put `smg` in front of them."
 _LORA = "adapters are not served; merge the adapter into the weights."
 _QUANTIZATION = "quantized weights are recognised from their files; pass a quantized GGUF file."
-_SPECULATIVE = "speculative decoding is not served; leave the option out."
+_SPECULATIVE = (
+    "--speculative-algorithm names a plugin's algorithm, which says itself where it is tuned."
+)
 _HICACHE = "the prefix cache lives in the KV pool only; raise --max-total-tokens instead."
 _SPLIT = "prefill and decode run in one worker; leave the option out."
 _GRAPH = "there are no captured graphs on CPU; leave the option out."
@@ -57,7 +59,10 @@ ABSENT_PREFIXES = {
     "--enable-dp-": _PARALLEL,
     "--lora-": _LORA,
     "--enable-lora": _LORA,
-    "--speculative-": _SPECULATIVE,
+    **dict.fromkeys(
+        [f"--speculative-{part}" for part in ("acc", "draft", "eagle", "ngram", "num", "token")],
+        _SPECULATIVE,
+    ),
     "--hicache-": _HICACHE,
     "--disaggregation-": _SPLIT,
     "--cuda-graph-": _GRAPH,

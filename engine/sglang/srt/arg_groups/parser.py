@@ -19,10 +19,11 @@ _UNSET: Any = object()
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user set, by option name, and where."""
+    """What the user set, by option name, and where. `extra` are flags that are no options."""
 
     values: dict[str, Any]
     origins: dict[str, str]
+    extra: dict[str, Any]
 
 
 class OptionParser(argparse.ArgumentParser):
@@ -37,8 +38,8 @@ class OptionParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def make_parser(prog: str, options: Iterable[Option]) -> OptionParser:
-    """A parser for `options` and `--config`."""
+def make_parser(prog: str) -> OptionParser:
+    """A parser for `--config`, to which options are added."""
     made = OptionParser(
         prog=prog,
         usage=f"{prog} --model-path MODEL [options]",
@@ -47,7 +48,6 @@ def make_parser(prog: str, options: Iterable[Option]) -> OptionParser:
     made.add_argument(
         CONFIG_FLAG, metavar="FILE", help="YAML, TOML or JSON file; keys are flags without dashes."
     )
-    add_options(made, options)
     return made
 
 
@@ -89,7 +89,10 @@ def escape(text: str) -> str:
 
 
 def collect(parser: OptionParser, argv: Sequence[str], options: Sequence[Option]) -> Settings:
-    """What flags, variables and the config file set; the earlier source wins."""
+    """What flags, variables and the config file set; the earlier source wins.
+
+    The parser may have more flags than `options`, which plugins have added.
+    """
     parser.set_defaults(**{option.name: _UNSET for option in options})
     namespace, rest = parser.parse_known_args(list(argv))
     if rest:
@@ -104,7 +107,9 @@ def collect(parser: OptionParser, argv: Sequence[str], options: Sequence[Option]
                 values[option.name], origins[option.name] = value, origin
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    return Settings(values, origins)
+    known = {option.name for option in options} | {"config"}
+    extra = {name: value for name, value in vars(namespace).items() if name not in known}
+    return Settings(values, origins, extra)
 
 
 def _first_set(option: Option, flag: Any, config: Mapping[str, Any]) -> tuple[Any, str]:

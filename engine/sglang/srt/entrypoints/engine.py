@@ -10,6 +10,7 @@ import threading
 from multiprocessing.connection import wait as wait_for_handles
 from multiprocessing.process import BaseProcess
 
+from sglang.srt import plugins
 from sglang.srt.environ import let_idle_threads_sleep
 from sglang.srt.observability.log_setup import set_up_logging
 from sglang.srt.server_args import PortArgs, ServerArgs
@@ -21,6 +22,9 @@ END_TIMEOUT = 5.0  # seconds for the scheduler to leave its loop
 
 def _launch_subprocesses(server_args: ServerArgs, port_args: PortArgs) -> "SchedulerProcess":
     """Starts the scheduler in a process of its own; it reports over ZMQ."""
+    plugins.load_plugins()  # has an effect where a program comes here without a command line
+    if not server_args.sealed:
+        server_args.check_server_args()
     spawning = multiprocessing.get_context("spawn")  # a fork would copy threads' locks
     process = spawning.Process(
         target=_run_scheduler, args=(server_args, port_args), name="sglang-scheduler", daemon=True
@@ -75,6 +79,7 @@ def _run_scheduler(server_args: ServerArgs, port_args: PortArgs) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
     set_up_logging(server_args.log_level)
+    plugins.load_plugins()
     # Looked up when called, so that a replaced function is the one that runs.
     run = importlib.import_module(SCHEDULER_MODULE).run_scheduler_process
     try:

@@ -22,7 +22,7 @@ from sglang.srt.core.sampling_params import SamplingParams
 from sglang.srt.managers.admission import Limits
 from sglang.srt.managers.inbox import Inbox
 from sglang.srt.managers.outbox import Outbox
-from sglang.srt.managers.parts import SchedulerParts, Sink
+from sglang.srt.managers.parts import SchedulerParts, Sink, Worker
 from sglang.srt.managers.stop_rules import stop_text_factory
 from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.mem_cache.base_prefix_cache import CacheInitParams
@@ -30,6 +30,7 @@ from sglang.srt.mem_cache.registry import TreeCacheBuildContext, create_tree_cac
 from sglang.srt.mem_cache.request_memory import RequestMemory
 from sglang.srt.model_loader.assets import ensure_assets
 from sglang.srt.server_args import ServerArgs
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 if TYPE_CHECKING:
     from sglang.srt.managers.scheduler import Scheduler
@@ -85,17 +86,34 @@ def report_loading(outbox: Sink) -> Callable[[int, int], None]:
     return report
 
 
+def worker_around(target: TpModelWorker, server_args: ServerArgs) -> Worker:
+    """What runs the batches: the worker of `--speculative-algorithm`, else the target itself."""
+    algorithm = SpeculativeAlgorithm.from_string(server_args.speculative_algorithm)
+    if algorithm.is_none():
+        return target
+    worker_class = algorithm.create_worker(server_args)
+    worker = worker_class(server_args=server_args, gpu_id=target.gpu_id, target_worker=target)
+    if not callable(getattr(worker, "forward_batch_generation", None)):
+        raise ValueError(
+            f"the worker of --speculative-algorithm {server_args.speculative_algorithm} is a "
+            f"{type(worker).__name__} without forward_batch_generation; see SpecWorker of "
+            "sglang.srt.speculative.spec_worker"
+        )
+    built: Worker = worker
+    return built
+
+
 def parts_of(
-    worker: TpModelWorker, server_args: ServerArgs, inbox: Inbox, outbox: Outbox
+    target: TpModelWorker, worker: Worker, server_args: ServerArgs, inbox: Inbox, outbox: Outbox
 ) -> SchedulerParts:
-    """The parts of the scheduler that serves with this worker."""
+    """The parts of the scheduler that serves with this worker and the target's memory."""
     return SchedulerParts(
         inbox=inbox,
         outbox=outbox,
         worker=worker,
-        memory=_request_memory(worker, server_args),
-        config=worker.schedule_config,
-        limits=limits_of(worker),
+        memory=_request_memory(target, server_args),
+        config=target.schedule_config,
+        limits=limits_of(target),
         make_stop_text=stop_text_factory(tokenizer_folder(server_args)),
     )
 

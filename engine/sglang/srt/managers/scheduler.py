@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from sglang.srt import plugins
 from sglang.srt.core.batch import GenerationBatchResult, ScheduleBatch
 from sglang.srt.core.config import PortArgs
 from sglang.srt.core.messages import (
@@ -30,9 +31,16 @@ from sglang.srt.managers.load_stats import LoadStats
 from sglang.srt.managers.new_token_ratio import NewTokenRatio
 from sglang.srt.managers.outbox import Outbox
 from sglang.srt.managers.outputs import OutputAssembler, add_input_logprobs, add_output_logprobs
-from sglang.srt.managers.parts import SchedulerParts
+from sglang.srt.managers.parts import SchedulerParts, Worker
 from sglang.srt.managers.prefill import PrefillPlanner
-from sglang.srt.managers.process import connect, parts_of, ready_message, report_loading, warm_up
+from sglang.srt.managers.process import (
+    connect,
+    parts_of,
+    ready_message,
+    report_loading,
+    warm_up,
+    worker_around,
+)
 from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.managers.stop_rules import StopRules, length_ends
 from sglang.srt.managers.tp_worker import TpModelWorker
@@ -262,15 +270,17 @@ def run_scheduler_process(server_args: ServerArgs, port_args: PortArgs, gpu_id: 
     What cannot be loaded is reported as `Failed` in one sentence; a fault of ours is also raised.
     Both end the process with a non-zero code.
     """
+    plugins.load_plugins()  # before anything is built, so that hooks on all of it count
     start = time.monotonic()
     with connect(port_args) as (inbox, outbox):
         try:
-            worker = _load_worker(server_args, gpu_id, outbox)
+            target, worker = _load_workers(server_args, gpu_id, outbox)
+            parts = parts_of(target, worker, server_args, inbox, outbox)
             # The class is looked up now, so that a replaced one is used.
-            scheduler = Scheduler(parts_of(worker, server_args, inbox, outbox), gpu_id)
+            scheduler = Scheduler(parts, gpu_id)
             if not server_args.skip_server_warmup:
                 warm_up(scheduler)
-            outbox.send(ready_message(worker, server_args, time.monotonic() - start))
+            outbox.send(ready_message(target, server_args, time.monotonic() - start))
             scheduler.run_event_loop()
         except CannotServe as error:
             outbox.send(Failed(message=str(error)))
@@ -284,8 +294,12 @@ class CannotServe(Exception):
     """The model cannot be loaded as asked; the text is a sentence for the operator."""
 
 
-def _load_worker(server_args: ServerArgs, gpu_id: int, outbox: Outbox) -> TpModelWorker:
+def _load_workers(
+    server_args: ServerArgs, gpu_id: int, outbox: Outbox
+) -> tuple[TpModelWorker, Worker]:
+    """The one that owns model and memory, and the one that runs batches; mostly the same."""
     try:
-        return TpModelWorker(server_args, gpu_id, report_loading(outbox))
+        target = TpModelWorker(server_args, gpu_id, report_loading(outbox))
+        return target, worker_around(target, server_args)
     except (ValueError, OSError) as error:
         raise CannotServe(str(error)) from error

@@ -1,0 +1,30 @@
+"""What `--speculative-algorithm` may name, and what the named algorithm says of the options."""
+
+import importlib
+from typing import Any
+
+from sglang.srt.extension_points import SPECULATIVE_ALGORITHMS, SPECULATIVE_NAMES
+
+FLAG = "--speculative-algorithm"
+
+
+def apply_speculative_algorithm(args: Any) -> None:
+    """Lets a plugin's algorithm look at the options, and set those that it needs.
+
+    ValueError for a name that nobody serves.
+    """
+    name = args.speculative_algorithm
+    if name is None:
+        return
+    names = importlib.import_module(SPECULATIVE_NAMES)
+    registered = ", ".join(SPECULATIVE_ALGORITHMS.names()) or "none"
+    try:
+        algorithm = names.SpeculativeAlgorithm.from_string(name)
+    except ValueError as error:
+        raise ValueError(f"{FLAG}: {error}; registered by plugins: {registered}") from None
+    if isinstance(algorithm, names.SpeculativeAlgorithm):
+        if algorithm.is_some():
+            why = names.not_served(name)
+            raise ValueError(f"{FLAG}: {why}; registered by plugins: {registered}")
+    elif algorithm.validate_server_args is not None:
+        algorithm.validate_server_args(args)

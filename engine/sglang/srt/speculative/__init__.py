@@ -1,0 +1,1 @@
+"""Speculative decoding: names, algorithms of plugins, and the interface of their workers."""
