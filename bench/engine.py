@@ -4,6 +4,7 @@ Both hold the same weights in float32 and use the same number of threads; repeat
 measured through its HTTP front door, so that scheduling, gRPC and JSON are in the figure.
 """
 
+import itertools
 import json
 import os
 import random
@@ -73,9 +74,15 @@ class Ours:
         return took
 
 
+FIRST_IDS = itertools.count(100)
+
+
 def fresh(count: int, length: int, dice: random.Random) -> list[list[int]]:
-    """Prompts that no cache has seen."""
-    return [[dice.randrange(100, 48000) for _ in range(length)] for _ in range(count)]
+    """Prompts that no cache has seen: not even two first tokens are alike."""
+    return [
+        [next(FIRST_IDS), *(dice.randrange(100, 48000) for _ in range(length - 1))]
+        for _ in range(count)
+    ]
 
 
 def measure(sides: dict[str, Peer | Ours]) -> list[Row]:

@@ -1,17 +1,10 @@
-"""Linear layers, plain and merged, and the product that suits few rows."""
+"""Linear layers, plain and merged."""
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-# Up to this many rows the product in blocks beats F.linear on CPUs with MKL, which runs a product
-# of few rows on one thread or badly shared. Measured on two threads in float32, in times:
-# 1 row 2.8 to 4, 8 rows 1.5 to 1.7, 32 rows 1.3 to 1.5, 128 rows 1.
-_MAX_ROWS_IN_BLOCKS = 64
-_BLOCK_COUNTS = (8, 4, 2)
-# Below this many rows W xᵀ is up to twice as fast as x Wᵀ; from here on they are level, and the
-# second needs no transposed copy.
-_ROWS_WORTH_TRANSPOSING = 8
+from sglang.srt.layers.packed_weight import PackedWeight
 
 
 class Linear(nn.Module):
@@ -26,7 +19,7 @@ class Linear(nn.Module):
         self.weight = new_parameter(torch.empty(out_features, in_features))
         self.bias = new_parameter(torch.empty(out_features)) if bias else None
         self._matrix: torch.Tensor | None = None
-        self._blocks: torch.Tensor | None = None
+        self._packed: PackedWeight | None = None
 
     def rows_in_use(self) -> torch.Tensor:
         """The rows of the weight that take part in the product."""
@@ -34,16 +27,27 @@ class Linear(nn.Module):
 
     def finish_loading(self) -> None:
         """Called once all weights are in place and on their device."""
-        self._matrix = self.rows_in_use().detach()
-        self._blocks = in_blocks(self._matrix)
+        rows = self.rows_in_use().detach()
+        if PackedWeight.is_worth(rows):
+            self._packed = PackedWeight(rows)
+            self.drop_weight()
+        else:
+            self._matrix = rows
+
+    def drop_weight(self) -> None:
+        """The packed copy is all that is needed from now on."""
+        self.weight.data = self.weight.data.new_empty(0)
+
+    @property
+    def packed_bytes(self) -> int:
+        return self._packed.nbytes if self._packed is not None else 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         # x: [num_tokens, in] -> [num_tokens, out]
+        if self._packed is not None:
+            return self._packed.product(x, self.bias)
         assert self._matrix is not None, "finish_loading comes before forward"
-        if self._blocks is None or x.shape[0] > _MAX_ROWS_IN_BLOCKS:
-            return F.linear(x, self._matrix, self.bias)
-        y = product_in_blocks(x, self._blocks)
-        return y if self.bias is None else y + self.bias
+        return F.linear(x, self._matrix, self.bias)
 
 
 class MergedLinear(Linear):
@@ -96,29 +100,3 @@ def copy_checked(target: torch.Tensor, loaded: torch.Tensor) -> None:
     if target.shape != loaded.shape:
         raise ValueError(f"expected shape {list(target.shape)}, found {list(loaded.shape)}")
     target.copy_(loaded)
-
-
-def in_blocks(weight: torch.Tensor) -> torch.Tensor | None:
-    """The weight as equal blocks of rows, [blocks, out / blocks, in]; None where it is no gain."""
-    if weight.device.type != "cpu" or weight.dtype != torch.float32:
-        return None
-    if not torch.backends.mkl.is_available():
-        return None
-    out_features, in_features = weight.shape
-    for count in _BLOCK_COUNTS:
-        if out_features % count == 0:
-            return weight.view(count, out_features // count, in_features)
-    return None
-
-
-def product_in_blocks(x: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
-    """x Wᵀ as one batched product over the blocks of rows of W, which all threads share."""
-    # x: [num_tokens, in], blocks: [n, out / n, in] -> [num_tokens, out]
-    num_blocks, rows, in_features = blocks.shape
-    num_tokens = x.shape[0]
-    if num_tokens < _ROWS_WORTH_TRANSPOSING:
-        columns = x.t().unsqueeze(0).expand(num_blocks, in_features, num_tokens)
-        return torch.bmm(blocks, columns).view(num_blocks * rows, num_tokens).t().contiguous()
-    tokens = x.unsqueeze(0).expand(num_blocks, num_tokens, in_features)
-    products = torch.bmm(tokens, blocks.transpose(1, 2))
-    return products.transpose(0, 1).reshape(num_tokens, num_blocks * rows)

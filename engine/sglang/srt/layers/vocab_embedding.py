@@ -25,10 +25,16 @@ class LMHead(Linear):
     def __init__(self, hidden_size: int, num_rows: int, vocab_size: int) -> None:
         super().__init__(hidden_size, num_rows)
         self.vocab_size = vocab_size
+        self._is_tied = False
 
     def tie(self, embedding: VocabEmbedding) -> None:
         """Shares the embedding's table instead of having one."""
         self.weight = embedding.weight
+        self._is_tied = True
+
+    def drop_weight(self) -> None:
+        if not self._is_tied:
+            super().drop_weight()
 
     def rows_in_use(self) -> torch.Tensor:
         return self.weight[: self.vocab_size]

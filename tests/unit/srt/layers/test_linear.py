@@ -1,33 +1,79 @@
-"""The product in blocks is the product."""
+"""The product of packed weights is the product, and a row's result is its own."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from sglang.srt.layers.linear import Linear, MergedLinear, product_in_blocks
+from sglang.srt.layers.linear import Linear, MergedLinear
+from sglang.srt.layers.packed_weight import PackedWeight
+from sglang.srt.layers.vocab_embedding import LMHead, VocabEmbedding
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 5e-2}
+TYPES = [
+    dtype for dtype in TOLERANCE if PackedWeight.is_worth(torch.empty(1, dtype=dtype))
+]  # what this CPU has
 
 
-@pytest.mark.parametrize("num_tokens", [1, 2, 7, 8, 33, 64])
-@pytest.mark.parametrize("num_blocks", [2, 4, 8])
-def test_product_in_blocks_equals_the_plain_product(num_tokens: int, num_blocks: int) -> None:
-    torch.manual_seed(1)
-    weight, x = torch.randn(96, 40), torch.randn(num_tokens, 40)
-    blocks = weight.view(num_blocks, -1, 40)
-    ours = product_in_blocks(x, blocks)
-    assert ours.is_contiguous()
-    assert torch.allclose(ours, F.linear(x, weight), atol=1e-5)
+def test_float32_is_packed_on_every_x86_cpu() -> None:
+    assert torch.float32 in TYPES or not torch.backends.mkldnn.is_available()
 
 
-@pytest.mark.parametrize("out_features", [1, 7, 12, 64])
-@pytest.mark.parametrize("num_tokens", [1, 9, 65])
-def test_layer_of_any_size_equals_the_plain_product(out_features: int, num_tokens: int) -> None:
-    torch.manual_seed(1)
-    layer = Linear(40, out_features, bias=True)
+def filled(layer: Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Random weights; copies, since the layer drops its own."""
     layer.weight.data.normal_()
-    layer.bias.data.normal_()
+    if layer.bias is not None:
+        layer.bias.data.normal_()
+    weight = layer.weight.data.clone()
     layer.finish_loading()
-    x = torch.randn(num_tokens, 40)
-    assert torch.allclose(layer(x), F.linear(x, layer.weight, layer.bias), atol=1e-5)
+    return weight, layer.bias
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("out_features", [1, 7, 12, 64])
+@pytest.mark.parametrize("num_tokens", [0, 1, 2, 9, 65])
+def test_layer_of_any_size_equals_the_plain_product(
+    out_features: int, num_tokens: int, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(1)
+    layer = Linear(40, out_features, bias=True).to(dtype)
+    weight, bias = filled(layer)
+    x = torch.randn(num_tokens, 40, dtype=dtype)
+    assert torch.allclose(layer(x), F.linear(x, weight, bias), atol=TOLERANCE[dtype], rtol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("out_features", "in_features"), [(960, 576), (576, 576), (576, 1536)])
+def test_a_row_s_result_does_not_depend_on_its_neighbours(
+    out_features: int, in_features: int, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(1)
+    layer = Linear(in_features, out_features).to(dtype)
+    filled(layer)
+    x = torch.randn(70, in_features, dtype=dtype)
+    together = layer(x)
+    for num_tokens in (1, 2, 3, 8, 33, 64):
+        assert torch.equal(layer(x[:num_tokens]), together[:num_tokens])
+
+
+def test_columns_of_a_wider_tensor_are_taken_as_they_are() -> None:
+    layer = Linear(8, 4)
+    weight, _ = filled(layer)
+    wide = torch.randn(3, 16)
+    assert torch.allclose(layer(wide[:, 4:12]), F.linear(wide[:, 4:12], weight), atol=1e-5)
+
+
+def test_a_packed_weight_is_held_once_and_a_shared_table_stays() -> None:
+    layer = Linear(8, 4)
+    filled(layer)
+    assert layer.weight.nbytes + layer.packed_bytes == 8 * 4 * 4
+    table = VocabEmbedding(10, 8)
+    table.weight.data.normal_()
+    head = LMHead(8, 10, vocab_size=9)
+    head.tie(table)
+    head.finish_loading()
+    x = torch.randn(3, 8)
+    assert torch.allclose(head(x), F.linear(x, table.weight[:9]), atol=1e-5)
+    assert torch.equal(table(torch.tensor([9])), table.weight[9:])
 
 
 def test_shards_of_a_merged_layer_lie_in_order() -> None:
