@@ -94,8 +94,9 @@ def start(
 
 @contextlib.contextmanager
 def engine(
-    folder: Path, *flags: str, name: str = "engine", port: int | None = None, threads: int = 1
-) -> Iterator[Server]:
+    folder: Path, *flags: str, name: str = "engine", port: int | None = None, threads: int = 1,
+    env: dict[str, str] | None = None,
+) -> Iterator[Server]:  # fmt: skip
     """One worker of the demo model that speaks gRPC; ready when entered.
 
     `port`: the caller's choice; its successor must be free too.
@@ -104,7 +105,7 @@ def engine(
     server = start(
         [sys.executable, "-m", "sglang.launch_server", "--grpc-mode", "--model-path", "demo",
          "--port", str(port), *flags],
-        port, folder / f"{name}-{port}.log", {"OMP_NUM_THREADS": str(threads)},
+        port, folder / f"{name}-{port}.log", {"OMP_NUM_THREADS": str(threads), **(env or {})},
     )  # fmt: skip
     try:
         server.wait("/health", port=port + 1)

@@ -71,6 +71,13 @@ def _parse_path(text: str) -> Path:
     return Path(text).expanduser()
 
 
+def _parse_seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"expected seconds above 0, got {text!r}")
+    return seconds
+
+
 def _parse_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
@@ -97,6 +104,9 @@ class Envs:
     )
     SGLANG_PLATFORM = EnvVar(
         "", str, "Platform by entry-point name; plugins of other platforms' packages stay off."
+    )
+    SGLANG_HEALTH_CHECK_TIMEOUT = EnvVar(
+        20.0, _parse_seconds, "Seconds of silence after which a scheduler counts as unhealthy."
     )
 
 

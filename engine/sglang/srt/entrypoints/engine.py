@@ -75,8 +75,8 @@ class SchedulerProcess:
 def _run_scheduler(server_args: ServerArgs, port_args: PortArgs) -> None:
     """First function of the scheduler process."""
     # The launcher alone decides when to end; a signal to the whole group reaches this process too.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
     set_up_logging(server_args.log_level)
     plugins.load_plugins()

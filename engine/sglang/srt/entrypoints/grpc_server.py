@@ -248,6 +248,8 @@ class Administration:
             if not isinstance(args, dict):
                 raise ValueError(f"json must hold an object, got {request.json[:80]!r}")
             result = await run_operation(self._service, request.name, args)
+        except RecursionError:
+            await context.abort(Code.INVALID_ARGUMENT, "json is nested too deeply; flatten it")
         except ValueError as error:
             await context.abort(Code.INVALID_ARGUMENT, str(error))
         except SchedulerUnavailable as error:

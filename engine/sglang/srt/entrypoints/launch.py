@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +17,11 @@ from sglang.srt.core.messages import LoadProgress
 from sglang.srt.entrypoints import engine, front_door, grpc_server, model_source, sidecar
 from sglang.srt.entrypoints.demo_model import ModelError
 from sglang.srt.entrypoints.preflight import LaunchError, check_launch
+from sglang.srt.entrypoints.pulse import Pulse
 from sglang.srt.entrypoints.scheduler_client import SchedulerClient, WorkerState
 from sglang.srt.entrypoints.service import EngineService
+from sglang.srt.entrypoints.work_folder import work_folder
+from sglang.srt.environ import envs
 from sglang.srt.observability.log_setup import set_up_logging
 from sglang.srt.observability.progress import ProgressLine
 from sglang.srt.server_args import PortArgs, ServerArgs, prepare_server_args, with_model_path
@@ -42,12 +44,12 @@ def launch_server(args: ServerArgs) -> int:
         args.check_server_args()
     set_up_logging(args.log_level)
     progress = ProgressLine()
-    folder = tempfile.mkdtemp(prefix="sglang-")  # private to this user
     try:
         check_launch(args)
         found = with_model_path(args, model_source.locate_model(args, progress.update))
         progress.close()
-        return asyncio.run(_serve(found, folder, progress))
+        with work_folder() as folder:
+            return asyncio.run(_serve(found, folder, progress))
     except (LaunchError, ModelError, front_door.FrontDoorUnavailable, OSError, ValueError) as error:
         progress.close()
         logger.debug("the launch failed", exc_info=True)
@@ -56,22 +58,23 @@ def launch_server(args: ServerArgs) -> int:
     except KeyboardInterrupt:
         progress.close()
         return 128 + signal.SIGINT
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _serve(args: ServerArgs, folder: str, progress: ProgressLine) -> int:
+async def _serve(args: ServerArgs, folder: Path, progress: ProgressLine) -> int:
     def show(message: LoadProgress) -> None:
         progress.update(message.phase, message.done_bytes, message.total_bytes)
 
     start = time.monotonic()
-    ports = PortArgs.in_folder(folder)
+    ports = PortArgs.in_folder(str(folder))
     client = SchedulerClient(ports, show, args.max_queued_requests)
     service = EngineService(args, client)
-    worker_socket = str(Path(folder) / "grpc.sock")
+    worker_socket = str(folder / "grpc.sock")
     server = grpc_server.make_server(service, _grpc_addresses(args, worker_socket))
     process = engine._launch_subprocesses(args, ports)
-    worker = WorkerLife(client, server, process, folder)
+    suspect_after = envs.SGLANG_HEALTH_CHECK_TIMEOUT.get()
+    # The scheduler's own watchdog comes first: it can tell in which call the step is stuck.
+    pulse = Pulse(client, suspect_after, args.watchdog_timeout + suspect_after)
+    worker = WorkerLife(client, server, process, pulse, folder)
     try:
         await server.start()
         if args.grpc_mode:
@@ -116,7 +119,8 @@ class WorkerLife:
         client: SchedulerClient,
         server: grpc.aio.Server,
         process: engine.SchedulerProcess,
-        folder: str,
+        pulse: Pulse,
+        folder: Path,
     ) -> None:
         """`folder` holds the sockets, and goes with the worker even when it ends at once."""
         self.sidecar: asyncio.Server | None = None
@@ -126,12 +130,16 @@ class WorkerLife:
         self._process = process
         self._folder = folder
         self._receiving = asyncio.create_task(client.run())
+        self._silent = asyncio.create_task(pulse.run())
         self._stop = asyncio.Event()
         self._dead = asyncio.Event()
         self._exit_code = 0
         loop = asyncio.get_running_loop()
         loop.add_reader(process.sentinel, self._on_child_end)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
             loop.add_signal_handler(number, self._on_signal, number)
 
     async def until_ready(self) -> None:
@@ -151,7 +159,7 @@ class WorkerLife:
         `grace` seconds at most.
         """
         await self._first_of()
-        if self._dead.is_set() or self._receiving.done():
+        if self._dead.is_set() or self._receiving.done() or self._silent.done():
             await self._fail()
         elif self._stop.is_set():
             await self._drain(grace)
@@ -174,20 +182,26 @@ class WorkerLife:
             self._process.kill()  # nothing to lose yet, and it may not listen for minutes
         self._client.shut_down()
         await asyncio.to_thread(self._process.end)
-        self._receiving.cancel()
-        await asyncio.gather(self._receiving, return_exceptions=True)
+        tasks = (self._receiving, self._silent)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._client.close()
 
     async def _first_of(self, *others: "asyncio.Future[Any]") -> None:
         events = [self._stop, self._dead, *([self.door.ended] if self.door else [])]
         waits = [asyncio.ensure_future(event.wait()) for event in events]
-        await asyncio.wait([*waits, self._receiving, *others], return_when=asyncio.FIRST_COMPLETED)
+        tasks = [*waits, self._receiving, self._silent, *others]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
 
     async def _fail(self) -> None:
         if self._receiving.done():
             self._client.fail(f"reading from the scheduler failed: {self._receiving.exception()!r}")
+        elif not self._dead.is_set():
+            self._client.fail(self._silent.result())
+            self._process.kill()
         else:
             await self._client.wait_failed(LAST_WORDS_TIMEOUT)
             self._client.fail(self._process.describe_end())

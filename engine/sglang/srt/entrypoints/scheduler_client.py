@@ -39,6 +39,7 @@ CONTROL_TIMEOUT = 60.0  # seconds
 class WorkerState(Enum):
     LOADING = "loading"
     READY = "ready"
+    SILENT = "silent"  # was ready, and gives no sign of life for now
     DRAINING = "draining"
     FAILED = "failed"
 
@@ -94,6 +95,7 @@ class SchedulerClient:
         self.reason = "starting"  # why the worker is not ready, in words
         self.load = LoadSnapshot()
         self.last_receive_time = 0.0  # seconds since the epoch
+        self.num_received = 0  # messages of the scheduler
         self.became_ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
 
     # -------------------------------------------------------------- life
@@ -103,6 +105,10 @@ class SchedulerClient:
         while True:
             frame = await self._pull.recv()
             self.last_receive_time = time.time()
+            self.num_received += 1
+            if self.state is WorkerState.SILENT:
+                logger.warning("The scheduler answers again.")
+                self.state, self.reason = WorkerState.READY, ""
             self._dispatch(self._decoder.decode(frame))
 
     @property
@@ -119,6 +125,18 @@ class SchedulerClient:
         """From now on new requests are refused; running ones go on."""
         if self.state is not WorkerState.FAILED:
             self.state, self.reason = WorkerState.DRAINING, "the worker is shutting down"
+
+    def ping(self) -> None:
+        """Asks for any message; the answer's arrival is all that counts."""
+        self._send_if_alive(ControlInput(id=next(self._control_ids), name="loads"))
+
+    def suspect(self, reason: str) -> None:
+        """New requests are refused until the scheduler is heard again; running ones wait."""
+        if self.state is WorkerState.READY:
+            logger.warning("New requests are refused: %s.", reason)
+            self.state = WorkerState.SILENT
+        if self.state is WorkerState.SILENT:
+            self.reason = reason
 
     async def wait_failed(self, timeout: float) -> None:
         """Returns once the scheduler said why it failed, or after `timeout` seconds."""
