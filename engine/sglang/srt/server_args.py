@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from typing import Annotated as A
 
 from sglang.srt.arg_groups import overrides, parser
+from sglang.srt.arg_groups.attention import check_attention_backend, default_attention_backend
 from sglang.srt.arg_groups.declaration import (
     Alias,
     Bound,
@@ -24,6 +25,7 @@ from sglang.srt.arg_groups.speculative import apply_speculative_algorithm
 from sglang.srt.extension_points import (
     ATTENTION_BACKENDS,
     EVICTION_POLICIES,
+    GRAMMAR_BACKENDS,
     SCHEDULE_POLICIES,
 )
 
@@ -42,6 +44,8 @@ DTYPE_CHOICES = ["auto", "half", "float16", "bfloat16", "float", "float32"]
 DEVICE_CHOICES = ["cpu"]
 LOG_LEVELS = ["debug", "info", "warning", "error"]
 DEFAULT_CHUNKED_PREFILL_SIZE = 4096
+# A step of so many tokens of a small model takes about a second on two cores, and others wait.
+CPU_CHUNKED_PREFILL_SIZE = 512
 NO_MODEL = "none"
 PLACEHOLDERS = (NO_MODEL, "dummy")  # model paths that name no model
 PORTS = Bound(ge=1, le=65535)
@@ -125,6 +129,12 @@ class ServerArgs:
         "Where defaults come from: the model's generation_config, or OpenAI's.",
     ] = "model"
     stream_interval: A[int, ANSWERS, COUNT, "New tokens per streamed message."] = 1
+    grammar_backend: A[
+        str,
+        ANSWERS,
+        Choices(lambda: GRAMMAR_BACKENDS),
+        "What compiles the constraints of requests; none: a request with one is refused.",
+    ] = "none"
     random_seed: A[
         int | None,
         ANSWERS,
@@ -171,7 +181,7 @@ class ServerArgs:
         int | None,
         SCHEDULING,
         Bound(ge=-1),
-        "Prompt tokens per step; -1 computes a prompt at once. Default: 4096.",
+        "Prompt tokens per step; -1 computes a prompt at once. Default: 512 on a CPU, else 4096.",
     ] = None
     max_prefill_tokens: A[int, SCHEDULING, COUNT, "Prompt tokens of one prefill batch."] = 16384
     schedule_policy: A[
@@ -184,8 +194,11 @@ class ServerArgs:
         float, SCHEDULING, Bound(gt=0, le=100), "Above 1 admits fewer requests and retracts less."
     ] = 1.0
     attention_backend: A[
-        str | None, SCHEDULING, Choices(lambda: ATTENTION_BACKENDS), "Implementation of attention."
-    ] = "torch_native"
+        str | None,
+        SCHEDULING,
+        Choices(lambda: ATTENTION_BACKENDS),
+        "Implementation of attention; default: triton on CUDA, else torch_native.",
+    ] = None
     speculative_algorithm: A[
         str | None,
         SCHEDULING,
@@ -207,12 +220,14 @@ class ServerArgs:
     def __post_init__(self) -> None:
         """Fills the defaults that depend on other values, then what the model overrides."""
         self.device = self.device or "cpu"
+        self.attention_backend = self.attention_backend or default_attention_backend(self.device)
         self.tokenizer_path = self.tokenizer_path or self.model_path
         self.served_model_name = self.served_model_name or self.model_path
         if self.chunked_prefill_size is None:
+            on_cpu = self.device == "cpu"
+            wanted = CPU_CHUNKED_PREFILL_SIZE if on_cpu else DEFAULT_CHUNKED_PREFILL_SIZE
             page_size = max(self.page_size, 1)
-            pages = max(DEFAULT_CHUNKED_PREFILL_SIZE // page_size, 1)
-            self.chunked_prefill_size = pages * page_size
+            self.chunked_prefill_size = max(wanted // page_size, 1) * page_size
         if self.random_seed is None:
             self.random_seed = random.randrange(1 << 30)
         apply_speculative_algorithm(self)
@@ -284,6 +299,7 @@ def _apply_model_overrides(args: ServerArgs) -> None:
 
 
 def _check_together(args: ServerArgs) -> None:
+    check_attention_backend(args.attention_backend or "", args.device or "")
     if args.grpc_port is not None and args.grpc_port == args.port:
         raise ValueError(f"--grpc-port must differ from --port, both are {args.port}")
     if args.grpc_port is not None and args.grpc_mode:
@@ -301,6 +317,11 @@ def _check_together(args: ServerArgs) -> None:
         raise ValueError(
             f"--chunked-prefill-size must be a multiple of --page-size = {args.page_size}, "
             f"got {chunk}"
+        )
+    if args.max_total_tokens is not None and args.max_total_tokens < args.page_size:
+        raise ValueError(
+            f"--max-total-tokens must be at least one page, --page-size = {args.page_size}, "
+            f"got {args.max_total_tokens}"
         )
     if args.disable_radix_cache and args.radix_cache_backend is not None:
         raise ValueError("--radix-cache-backend and --disable-radix-cache exclude each other")

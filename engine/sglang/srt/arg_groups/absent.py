@@ -12,6 +12,7 @@ _GRAPH = "there are no captured graphs on CPU; leave the option out."
 _PARSERS = "this version does not parse tool calls or reasoning; leave the option out."
 
 ABSENT_FLAGS = {
+    "--model-type": "it chooses the program that serves; it is a flag of `sglang serve` alone.",
     "--quantization": _QUANTIZATION,
     "--kv-cache-dtype": "the KV cache has the type of --dtype.",
     "--trust-remote-code": "code from a checkpoint is never executed.",
@@ -24,7 +25,6 @@ ABSENT_FLAGS = {
     "--disable-overlap-schedule": "steps are never overlapped; leave the option out.",
     "--enable-mixed-chunk": "prefill and decode are separate steps; leave the option out.",
     "--enable-priority-scheduling": "requests are ordered by --schedule-policy alone.",
-    "--grammar-backend": "structured output is not served; leave the option out.",
     "--sampling-backend": "there is one sampler; leave the option out.",
     "--admin-api-key": "use --api-key for the HTTP server.",
     "--ssl-keyfile": "end TLS in a proxy in front of the server.",

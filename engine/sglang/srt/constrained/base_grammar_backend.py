@@ -1,8 +1,4 @@
-"""What a grammar backend is: compiles constraints, and masks tokens that would break them.
-
-This is a seam for code that registers a backend and builds it with `create_grammar_backend`. The
-server has no option that chooses one, builds none, and refuses requests with a constraint.
-"""
+"""What a grammar backend is: compiles constraints, and masks tokens that would break them."""
 
 import logging
 import time
@@ -172,10 +168,7 @@ class BaseGrammarBackend:
 
     def dispatch_fallback(self, key_type: str, key_string: str) -> BaseGrammarObject | None:
         """Of a kind that nobody knows."""
-        raise ValueError(
-            f"Invalid {key_type=} of a grammar with {key_string=}; "
-            "known are json, regex, ebnf and structural_tag."
-        )
+        raise ValueError(f"Invalid key_type: {key_type}={key_string}")
 
     def _not_supported(self, key_type: str, key_string: str) -> InvalidGrammarObject:
         message = f"Skip unsupported {key_type=}, {key_string=}"

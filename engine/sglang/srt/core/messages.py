@@ -66,6 +66,12 @@ class FinishReason(msgspec.Struct, kw_only=True, omit_defaults=True):
     status_code: int | None = None
 
 
+def grammar_failed(error: Exception) -> FinishReason:
+    """No answer goes on without its constraint."""
+    message = f"The grammar backend failed: {type(error).__name__}: {error}"
+    return FinishReason(type="abort", message=message, status_code=500)
+
+
 class TopRow(msgspec.Struct, array_like=True):
     """Alternatives at one position: equally long lists, best first."""
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 class RequestState(Enum):
+    COMPILING = auto()  # its grammar is not known yet
     WAITING = auto()
     RUNNING = auto()
     FINISHED = auto()
@@ -41,7 +42,7 @@ class Req:
     state: RequestState = RequestState.WAITING
     output_ids: list[int] = field(default_factory=list)
     finished_reason: FinishReason | None = None
-    to_finish: FinishReason | None = None  # set from outside; takes effect at the next step
+    to_finish: FinishReason | None = None  # set while a step runs; ends the request after it
 
     # KV pool. Owned by the scheduler's memory side; None or empty while waiting.
     req_pool_idx: int | None = None
@@ -59,7 +60,7 @@ class Req:
     output_logprobs: LogprobRows = field(default_factory=LogprobRows)
     input_logprobs: LogprobRows | None = None
     text_state: Any = None  # incremental decoder and stop matcher, made when stop strings exist
-    grammar: Any = None
+    grammar: Any = None  # the BaseGrammarObject of this answer alone
 
     def __post_init__(self) -> None:
         assert self.origin_input_ids, "a request has at least one prompt token"

@@ -17,6 +17,7 @@ class Limits:
     pool_len: int
     vocab_size: int
     eos_token_ids: frozenset[int]
+    has_grammar_backend: bool = False
 
     @property
     def max_req_input_len(self) -> int:
@@ -40,7 +41,7 @@ def admit(request: GenerateInput, limits: Limits) -> Req:
     """
     _assert_checked(request, limits)
     _check_pool(len(request.input_ids), limits)
-    _check_constraint(request.sampling)
+    _check_constraint(request.sampling, limits)
     prompt_len = len(request.input_ids)
     return Req(
         rid=request.rid,
@@ -73,11 +74,11 @@ def _check_pool(prompt_len: int, limits: Limits) -> None:
         )
 
 
-def _check_constraint(params: SamplingParams) -> None:
-    if params.constraints:
+def _check_constraint(params: SamplingParams, limits: Limits) -> None:
+    if params.constraints and not limits.has_grammar_backend:
         raise Refused(
             f"{params.constraints[0]} needs structured output, but the grammar backend of this "
-            "server is 'none'; send the request without it."
+            "server is 'none'; send the request without it, or name one with --grammar-backend."
         )
 
 

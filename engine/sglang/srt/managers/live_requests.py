@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from sglang.srt.constrained.base_grammar_backend import InvalidGrammarObject
+from sglang.srt.constrained.grammar_manager import GrammarManager
 from sglang.srt.core.messages import FinishReason
 from sglang.srt.core.request import Req, RequestState
 from sglang.srt.managers.decode import RunningBatch
@@ -11,7 +13,9 @@ from sglang.srt.mem_cache.request_memory import RequestMemory
 
 
 class LiveRequests:
-    """A request is in the waiting queue (no memory), in chunks, or in the running batch."""
+    """A request is parked until its grammar is compiled, in the waiting queue (both without
+    memory), in chunks, or in the running batch.
+    """
 
     def __init__(
         self,
@@ -19,24 +23,40 @@ class LiveRequests:
         waiting: WaitingQueue,
         prefill: PrefillPlanner,
         running: RunningBatch,
+        grammars: GrammarManager,
     ) -> None:
         self._memory = memory
         self._waiting = waiting
         self._prefill = prefill
         self._running = running
+        self._grammars = grammars
         self._by_rid: dict[str, Req] = {}
 
     def add(self, req: Req) -> None:
         self._by_rid[req.rid] = req
-        self._memory.look_up(req)
-        self._waiting.add(req)
+        if self._grammars.process_req_with_grammar(req):
+            req.state = RequestState.COMPILING
+        else:
+            self._queue(req)
+
+    def take_compiled(self) -> list[Req]:
+        """Parked requests whose grammar is known now begin to wait; those without a valid one
+        are returned, and have to end.
+        """
+        nothing_else = len(self._grammars) == len(self._by_rid)
+        ready = self._grammars.get_ready_grammar_requests(may_wait=nothing_else)
+        for req in ready:
+            self._queue(req)
+        return [req for req in ready if isinstance(req.grammar, InvalidGrammarObject)]
 
     def get(self, rid: str) -> Req | None:
         return self._by_rid.get(rid)
 
     def take_out(self, req: Req) -> None:
         """Out of its place, between two steps. `end` must follow."""
-        if req.state is RequestState.WAITING:
+        if req.state is RequestState.COMPILING:
+            self._grammars.abort_request(req)
+        elif req.state is RequestState.WAITING:
             self._waiting.remove(req)
         elif req is self._prefill.chunked:
             self._prefill.chunked = None
@@ -61,7 +81,22 @@ class LiveRequests:
 
     @property
     def num_running(self) -> int:
-        return len(self._by_rid) - len(self._waiting)
+        return len(self._by_rid) - self.num_waiting
+
+    @property
+    def num_waiting(self) -> int:
+        """In the queue, or parked before it."""
+        return len(self._waiting) + len(self._grammars)
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether the queue takes one more."""
+        return self._waiting.has_room_beside(len(self._grammars))
+
+    def _queue(self, req: Req) -> None:
+        req.state = RequestState.WAITING
+        self._memory.look_up(req)
+        self._waiting.add(req)
 
     def __len__(self) -> int:
         return len(self._by_rid)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend
 from sglang.srt.core.batch import GenerationBatchResult, ScheduleBatch
 from sglang.srt.core.config import ScheduleConfig
 from sglang.srt.core.messages import SchedulerInput, SchedulerOutput
@@ -39,4 +40,5 @@ class SchedulerParts:
     config: ScheduleConfig
     limits: Limits
     make_stop_text: StopTextFactory
+    grammar_backend: BaseGrammarBackend | None = None  # None: constraints are refused
     clock: Callable[[], float] = time.monotonic  # of deadlines and throughput, in seconds

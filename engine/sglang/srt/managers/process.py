@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, create_grammar_backend
 from sglang.srt.core.config import PortArgs
 from sglang.srt.core.messages import (
     PROTOCOL_VERSION,
@@ -107,23 +108,40 @@ def parts_of(
     target: TpModelWorker, worker: Worker, server_args: ServerArgs, inbox: Inbox, outbox: Outbox
 ) -> SchedulerParts:
     """The parts of the scheduler that serves with this worker and the target's memory."""
+    grammar_backend = _grammar_backend(target, server_args)
     return SchedulerParts(
         inbox=inbox,
         outbox=outbox,
         worker=worker,
         memory=_request_memory(target, server_args),
         config=target.schedule_config,
-        limits=limits_of(target),
+        limits=limits_of(target, has_grammar_backend=grammar_backend is not None),
         make_stop_text=stop_text_factory(tokenizer_folder(server_args)),
+        grammar_backend=grammar_backend,
     )
 
 
-def limits_of(worker: TpModelWorker) -> Limits:
+def _grammar_backend(worker: TpModelWorker, server_args: ServerArgs) -> BaseGrammarBackend | None:
+    if server_args.grammar_backend == "none":
+        return None
+    from sglang_router.text import Tokenizer
+
+    model = worker.model_config
+    return create_grammar_backend(
+        server_args,
+        Tokenizer(tokenizer_folder(server_args)),
+        model.vocab_size,
+        set(model.eos_token_ids),
+    )
+
+
+def limits_of(worker: TpModelWorker, *, has_grammar_backend: bool = False) -> Limits:
     return Limits(
         context_len=worker.cache_config.context_len,
         pool_len=worker.memory.token_to_kv_pool_allocator.size,
         vocab_size=worker.model_config.vocab_size,
         eos_token_ids=frozenset(worker.model_config.eos_token_ids),
+        has_grammar_backend=has_grammar_backend,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from sglang.srt import plugins
+from sglang.srt.constrained.grammar_manager import GrammarManager, accept_token, why_invalid
 from sglang.srt.core.batch import GenerationBatchResult, ScheduleBatch
 from sglang.srt.core.config import PortArgs
 from sglang.srt.core.messages import (
@@ -76,9 +77,13 @@ class Scheduler:
         self.stats = LoadStats(memory, parts.clock)
         self.watchdog = Watchdog(config.watchdog_timeout)
         self.control = ControlTable({"flush_cache": self.flush_cache, "loads": self.loads})
-        self.live = LiveRequests(memory, self.waiting, self.prefill, self.running)
+        self.grammar_manager = GrammarManager(parts.grammar_backend, clock=parts.clock)
+        self.live = LiveRequests(
+            memory, self.waiting, self.prefill, self.running, self.grammar_manager
+        )
         self.stopped = False
         self._rested = False
+        self._decode_is_due = False
         self._last_load = LoadSnapshot()
 
     # ---------------------------------------------------------------- the loop
@@ -112,10 +117,17 @@ class Scheduler:
                     self.shut_down()
 
     def get_next_batch_to_run(self) -> ScheduleBatch | None:
-        """New prompts first, then one more token for the running ones."""
+        """New prompts first, then one more token for the running ones: at most one prefill step
+        passes between two tokens of an answer.
+        """
         for req in self.live.expired(self._clock()):
             self._abort(req, EXPIRED)
+        for req in self.live.take_compiled():
+            self._abort(req, why_invalid(req))
+        if self._decode_is_due and (batch := self._next_decode_batch()):
+            return batch
         batch = self.prefill.plan(self.waiting, self.running.reqs, self.ratio.value)
+        self._decode_is_due = batch is not None and bool(self.running.reqs)
         return batch or self._next_decode_batch()
 
     def run_batch(self, batch: ScheduleBatch) -> GenerationBatchResult:
@@ -154,7 +166,7 @@ class Scheduler:
                 raise Refused(f"Duplicate request ID detected: {request.rid}")
             req = admit(request, self.limits)
             self.stop_rules.prepare(req)
-            if self.waiting.is_full:
+            if not self.live.may_wait:
                 raise Refused(QUEUE_FULL, status_code=503)
         except Refused as refused:
             self.stats.aborted()
@@ -167,7 +179,7 @@ class Scheduler:
         named = self.live if request.all else map(self.live.get, request.rids)
         for req in named:
             if req is not None:
-                waits = req.state is RequestState.WAITING
+                waits = req.state in (RequestState.COMPILING, RequestState.WAITING)
                 where = "Abort in waiting queue: " if waits else ""
                 self._abort(req, FinishReason(type="abort", message=where + request.message))
 
@@ -183,7 +195,7 @@ class Scheduler:
         if self.live:
             message = (
                 f"The cache was not flushed: {self.live.num_running} requests run and "
-                f"{len(self.waiting)} wait. Try again when they have ended."
+                f"{self.live.num_waiting} wait. Try again when they have ended."
             )
             return {"success": False, "message": message}
         self.memory.clear()
@@ -196,6 +208,7 @@ class Scheduler:
     # ---------------------------------------------------------------- steps
 
     def _next_decode_batch(self) -> ScheduleBatch | None:
+        self._decode_is_due = False
         if not self.running.reqs:
             return None
         plan = self.running.plan(others_hold_memory=self.prefill.chunked is not None)
@@ -213,10 +226,13 @@ class Scheduler:
     def _take_token(self, req: Req, token_id: int, rows: LogprobRows | None) -> int:
         """The number of tokens that the answer grew by: none if it wants none, or on a failure."""
         before = len(req.output_ids)
-        if req.max_new_tokens == 0:
+        if req.to_finish is not None:
+            req.finished_reason = req.to_finish
+        elif req.max_new_tokens == 0:
             req.finished_reason = length_ends(req)
         else:
             self.stop_rules.append(req, token_id)
+            accept_token(req, token_id)
         grown = len(req.output_ids) - before
         if grown:
             add_output_logprobs(req, rows)
@@ -251,7 +267,7 @@ class Scheduler:
 
     def _load(self) -> LoadSnapshot:
         load = self.stats.snapshot()
-        load.num_running_reqs, load.num_waiting_reqs = self.live.num_running, len(self.waiting)
+        load.num_running_reqs, load.num_waiting_reqs = self.live.num_running, self.live.num_waiting
         load.num_waiting_uncached_tokens = self.waiting.num_uncached_tokens()
         load.new_token_ratio = self.ratio.value
         return load

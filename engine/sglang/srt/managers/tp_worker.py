@@ -18,6 +18,7 @@ from sglang.srt.server_args import ServerArgs
 
 # One running request per so many KV tokens, unless --max-running-requests says otherwise.
 KV_TOKENS_PER_REQUEST = 256
+MIN_DEFAULT_RUNNING_REQUESTS = 8
 MAX_DEFAULT_RUNNING_REQUESTS = 256
 
 
@@ -57,7 +58,8 @@ class TpModelWorker:
 
 
 def default_running_requests(num_kv_tokens: int) -> int:
-    return max(1, min(num_kv_tokens // KV_TOKENS_PER_REQUEST, MAX_DEFAULT_RUNNING_REQUESTS))
+    fitting = num_kv_tokens // KV_TOKENS_PER_REQUEST
+    return min(max(fitting, MIN_DEFAULT_RUNNING_REQUESTS), MAX_DEFAULT_RUNNING_REQUESTS)
 
 
 def build_forward_batch(batch: ScheduleBatch) -> ForwardBatch:
@@ -123,7 +125,7 @@ def _runner_config(args: ServerArgs) -> RunnerConfig:
         device=args.device or "cpu",
         dtype=args.dtype,
         load_format=args.load_format,
-        attention_backend=args.attention_backend or "torch_native",
+        attention_backend=args.attention_backend,
         memory=MemoryWishes(args.page_size, args.mem_fraction_static, args.max_total_tokens),
         random_seed=args.random_seed,
     )

@@ -14,10 +14,13 @@ class WaitingQueue:
 
     @property
     def is_full(self) -> bool:
-        return self._limit is not None and len(self.reqs) >= self._limit
+        return not self.has_room_beside(0)
+
+    def has_room_beside(self, num_parked: int) -> bool:
+        """Whether one more request may wait when so many others will join."""
+        return self._limit is None or len(self.reqs) + num_parked < self._limit
 
     def add(self, req: Req) -> None:
-        assert not self.is_full
         self.reqs.append(req)
 
     def put_back(self, retracted: list[Req]) -> None:

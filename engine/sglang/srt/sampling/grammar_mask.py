@@ -1,22 +1,41 @@
 """Forbids the tokens that a request's grammar does not allow next."""
 
+import logging
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
+from sglang.srt.core.messages import grammar_failed
+from sglang.srt.core.request import Req
 
-def mask_by_grammar(logits: torch.Tensor, rows: Sequence[int], grammars: Sequence[Any]) -> None:
-    """Changes the logits in place; `grammars[i]` rules over row `rows[i]`.
+logger = logging.getLogger(__name__)
+
+
+def mask_by_grammar(logits: torch.Tensor, rows: Sequence[int], reqs: Sequence[Req]) -> None:
+    """Changes the logits in place; the grammar of `reqs[i]` rules over row `rows[i]`.
 
     A grammar object allocates, fills, moves and applies masks as `BaseGrammarObject` says; all
-    objects of a server come from one backend, so the first one speaks for all.
+    objects of a server come from one backend, so the first one speaks for all. A request whose
+    grammar fails is marked to finish, and the token drawn for it is not used.
     """
     # logits: [batch_size, vocab]
-    first = grammars[0]
-    mask = first.allocate_vocab_mask(logits.shape[1], len(rows), logits.device)
-    for index, grammar in enumerate(grammars):
-        grammar.fill_vocab_mask(mask, index)
-    own = logits[list(rows)]
-    first.apply_vocab_mask(own, first.move_vocab_mask(mask, logits.device))
-    logits[list(rows)] = own
+    first = reqs[0].grammar
+    try:
+        mask = first.allocate_vocab_mask(logits.shape[1], len(rows), logits.device)
+        for index, req in enumerate(reqs):
+            _fill(req, mask, index)
+        own = logits[list(rows)]
+        first.apply_vocab_mask(own, first.move_vocab_mask(mask, logits.device))
+        logits[list(rows)] = own
+    except Exception as error:  # noqa: BLE001 (a plugin's fault costs constrained requests only)
+        logger.exception("The grammar mask of a batch failed")
+        for req in reqs:
+            req.to_finish = grammar_failed(error)
+
+
+def _fill(req: Req, mask: torch.Tensor, index: int) -> None:
+    try:
+        req.grammar.fill_vocab_mask(mask, index)
+    except Exception as error:  # noqa: BLE001 (a plugin's fault costs its own request only)
+        logger.exception("The grammar of %s failed", req.rid)
+        req.to_finish = grammar_failed(error)

@@ -74,7 +74,7 @@ class Sampler:
                 logits[row, ends] = -torch.inf
         grammar_rows = [row for row, req in enumerate(reqs) if req.grammar and is_final[row]]
         if grammar_rows:
-            mask_by_grammar(logits, grammar_rows, [reqs[row].grammar for row in grammar_rows])
+            mask_by_grammar(logits, grammar_rows, [reqs[row] for row in grammar_rows])
 
     def _draw(
         self, logits: torch.Tensor, reqs: Sequence[Req], seq_lens: Sequence[int]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend
 from sglang.srt.core.batch import ForwardBatch, GenerationBatchResult, ScheduleBatch
 from sglang.srt.core.config import ScheduleConfig
 from sglang.srt.core.messages import (
@@ -181,6 +182,7 @@ class Engine:
         page_size: int = 1,
         context: int = 1024,
         disable_radix_cache: bool = False,
+        grammar_backend: BaseGrammarBackend | None = None,
         **schedule: object,
     ) -> None:
         self.now = 0.0
@@ -201,7 +203,10 @@ class Engine:
                 worker=self.model,
                 memory=self.memory,
                 config=config,
-                limits=Limits(context, allocator.size, VOCAB, frozenset([EOS])),
+                limits=Limits(
+                    context, allocator.size, VOCAB, frozenset([EOS]), grammar_backend is not None
+                ),
+                grammar_backend=grammar_backend,
                 make_stop_text=WordStops,
                 clock=lambda: self.now,
             )

@@ -52,6 +52,6 @@ def test_decode_takes_the_last_token_of_each() -> None:
     assert forward.out_cache_loc.tolist() == [21, 22]
 
 
-@pytest.mark.parametrize(("tokens", "requests"), [(10, 1), (2560, 10), (10**6, 256)])
+@pytest.mark.parametrize(("tokens", "requests"), [(10, 8), (2560, 10), (10**6, 256)])
 def test_default_number_of_running_requests(tokens: int, requests: int) -> None:
     assert default_running_requests(tokens) == requests

@@ -1,0 +1,161 @@
+"""Holds back requests until their constraint is compiled; the scheduler never waits for it."""
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+
+from sglang.srt.constrained.base_grammar_backend import (
+    BaseGrammarBackend,
+    BaseGrammarObject,
+    GrammarKey,
+    InvalidGrammarObject,
+)
+from sglang.srt.core.messages import FinishReason, grammar_failed
+from sglang.srt.core.request import Req
+from sglang.srt.core.sampling_params import SamplingParams
+
+logger = logging.getLogger(__name__)
+POLL_INTERVAL = 0.005  # seconds that a look for compiled grammars may take when nothing else runs
+COMPILE_TIMEOUT = 60.0  # seconds
+KEY_TYPES = {"json_schema": "json"}  # a constraint's name in a request → in a key, if they differ
+
+
+def grammar_key(params: SamplingParams) -> GrammarKey | None:
+    """(kind, text) of the constraint, or None."""
+    if not params.constraints:
+        return None
+    name = params.constraints[0]
+    return KEY_TYPES.get(name, name), getattr(params, name)
+
+
+def why_invalid(req: Req) -> FinishReason:
+    """Of a request whose constraint did not compile."""
+    message = (
+        f"{req.sampling_params.constraints[0]} cannot be honoured: {req.grammar.error_message}"
+    )
+    return FinishReason(type="abort", message=message, status_code=400)
+
+
+def accept_token(req: Req, token_id: int) -> None:
+    """Tells the grammar what was appended. It may end the answer, and does when it fails: without
+    its constraint no answer goes on.
+    """
+    if req.grammar is None or req.finished:
+        return
+    try:
+        req.grammar.accept_token(token_id)
+        is_over = req.grammar.is_terminated()
+    except Exception as error:  # noqa: BLE001 (a plugin's fault costs its own request only)
+        logger.exception("The grammar of %s failed", req.rid)
+        req.finished_reason = grammar_failed(error)
+        return
+    if is_over:
+        req.finished_reason = FinishReason(type="stop", matched=token_id)
+
+
+@dataclass
+class _Compilation:
+    future: "Future[BaseGrammarObject | None]"
+    started: float
+
+
+class GrammarManager:
+    """Owns the grammar backend, and the requests whose constraint it still compiles.
+
+    Requests with the same constraint share one compilation. What does not compile becomes an
+    `InvalidGrammarObject`, kept like any other: such a request has to be refused.
+    """
+
+    def __init__(
+        self,
+        backend: BaseGrammarBackend | None,
+        compile_timeout: float = COMPILE_TIMEOUT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.grammar_backend = backend
+        self.grammar_queue: list[Req] = []
+        self._compiling: dict[GrammarKey, _Compilation] = {}
+        self._compile_timeout = compile_timeout
+        self._clock = clock
+
+    def __len__(self) -> int:
+        return len(self.grammar_queue)
+
+    def has_waiting_grammars(self) -> bool:
+        return bool(self.grammar_queue)
+
+    def process_req_with_grammar(self, req: Req) -> bool:
+        """Sets `req.grammar`, or parks the request: then returns True.
+
+        A parked one comes out of `get_ready_grammar_requests`, with a grammar or an invalid one.
+        """
+        key = grammar_key(req.sampling_params)
+        if key is None:
+            return False
+        backend = self._backend
+        if key not in self._compiling:
+            found, is_cached = backend.get_cached_or_future_value(key, require_reasoning=False)
+            if is_cached and not isinstance(found, InvalidGrammarObject):
+                req.grammar = found
+                return False
+            if isinstance(found, Future):
+                self._compiling[key] = _Compilation(found, self._clock())
+        self.grammar_queue.append(req)
+        return True
+
+    def get_ready_grammar_requests(self, *, may_wait: bool = False) -> list[Req]:
+        """Takes out the requests whose `grammar` is known now, in the order of their arrival.
+
+        With `may_wait`, when the caller has nothing else to do, it looks for `POLL_INTERVAL`.
+        """
+        if not self.grammar_queue:
+            return []
+        if may_wait:
+            futures = [compilation.future for compilation in self._compiling.values()]
+            wait(futures, timeout=POLL_INTERVAL, return_when=FIRST_COMPLETED)
+        for key in [key for key, each in self._compiling.items() if self._is_over(each)]:
+            compilation = self._compiling.pop(key)
+            self._backend.set_cache(key, self._result(key, compilation))
+        ready = [req for req in self.grammar_queue if self._key(req) not in self._compiling]
+        for req in ready:
+            self.grammar_queue.remove(req)
+            req.grammar, _ = self._backend.get_cached_or_future_value(
+                self._key(req), require_reasoning=False
+            )
+        return ready
+
+    def abort_request(self, req: Req) -> None:
+        """A parked request ends; the compilation goes on for whoever asks next."""
+        self.grammar_queue.remove(req)
+
+    def clear(self) -> None:
+        """Forgets every compiled grammar, unless a request waits for one."""
+        if not self.grammar_queue and self.grammar_backend is not None:
+            self.grammar_backend.reset()
+
+    @property
+    def _backend(self) -> BaseGrammarBackend:
+        assert self.grammar_backend is not None, "admission refuses constraints without a backend"
+        return self.grammar_backend
+
+    def _key(self, req: Req) -> GrammarKey:
+        key = grammar_key(req.sampling_params)
+        assert key is not None
+        return key
+
+    def _is_over(self, compilation: _Compilation) -> bool:
+        ran = self._clock() - compilation.started
+        return compilation.future.done() or ran >= self._compile_timeout
+
+    def _result(self, key: GrammarKey, compilation: _Compilation) -> BaseGrammarObject:
+        """Of a compilation that is over; without constraint nobody goes on."""
+        if not compilation.future.done():
+            compilation.future.cancel()
+            return InvalidGrammarObject(f"not compiled within {self._compile_timeout:g} s")
+        error = compilation.future.exception()
+        if error is not None:
+            logger.warning("A %s constraint did not compile: %s", key[0], error)
+            return InvalidGrammarObject(str(error) or type(error).__name__)
+        return compilation.future.result() or InvalidGrammarObject("the backend returned nothing")

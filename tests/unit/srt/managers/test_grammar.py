@@ -1,0 +1,131 @@
+"""Constrained requests in the scheduler: they wait apart, and end when their grammar fails."""
+
+from concurrent.futures import Future
+
+import pytest
+
+from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, BaseGrammarObject
+from sglang.srt.core.messages import AbortInput, ControlInput, FinishReason
+from tests.unit.srt.managers.engine import Engine, generate, prompt_of, reference
+
+
+class CountingGrammar(BaseGrammarObject):
+    """Is fulfilled after `length` tokens; fails at the token number `fails_at`."""
+
+    def __init__(self, length: int, fails_at: int | None = None) -> None:
+        super().__init__()
+        self.length, self.fails_at = length, fails_at
+        self.accepted: list[int] = []
+
+    def copy(self) -> "CountingGrammar":
+        return CountingGrammar(self.length, self.fails_at)
+
+    def accept_token(self, token: int) -> None:
+        if len(self.accepted) == self.fails_at:
+            raise RuntimeError("lost its way")
+        self.accepted.append(token)
+
+    def is_terminated(self) -> bool:
+        return len(self.accepted) >= self.length
+
+
+class Backend(BaseGrammarBackend):
+    """`3` or `9!1`: length, and where it fails. `slow` is compiled when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow: Future[BaseGrammarObject | None] = Future()
+
+    def get_cached_or_future_value(self, key, require_reasoning):  # type: ignore[no-untyped-def]
+        if key[1] == "slow" and key not in self.cache:
+            return self.slow, False
+        return super().get_cached_or_future_value(key, require_reasoning)
+
+    def compile_grammar(self, key_type: str, key_string: str) -> BaseGrammarObject:
+        length, _, fails_at = key_string.partition("!")
+        return CountingGrammar(int(length), int(fails_at) if fails_at else None)
+
+
+@pytest.fixture
+def backend() -> Backend:
+    return Backend()
+
+
+@pytest.fixture
+def engine(backend: Backend) -> Engine:
+    return Engine(grammar_backend=backend)
+
+
+def test_a_fulfilled_grammar_ends_the_answer(engine: Engine) -> None:
+    answers = engine.run(
+        generate("a", prompt_of(20), 10, regex="3"), generate("b", prompt_of(9), 4)
+    )
+    assert answers["a"].token_ids == reference(prompt_of(20), 3)
+    assert answers["a"].finish == FinishReason(type="stop", matched=answers["a"].token_ids[-1])
+    assert answers["b"].token_ids == reference(prompt_of(9), 4)
+
+
+def test_nobody_waits_for_another_one_s_grammar(engine: Engine, backend: Backend) -> None:
+    engine.send(generate("slow", prompt_of(5), 10, regex="slow"), generate("b", prompt_of(9), 4))
+    for _ in range(4):
+        assert engine.step()
+    assert engine.outbox.answers["b"].finish is not None
+    assert not engine.scheduler.is_idle
+    backend.slow.set_result(CountingGrammar(2))
+    answers = engine.run()
+    assert answers["slow"].token_ids == reference(prompt_of(5), 2)
+
+
+def test_what_does_not_compile_costs_its_request_a_400(engine: Engine) -> None:
+    answers = engine.run(generate("a", prompt_of(5), 10, regex="x"), generate("b", prompt_of(9), 4))
+    finish = answers["a"].finish
+    assert finish is not None
+    assert (finish.type, finish.status_code) == ("abort", 400)
+    assert finish.message is not None
+    assert finish.message.startswith("regex cannot be honoured: invalid literal")
+    assert answers["b"].token_ids == reference(prompt_of(9), 4)
+
+
+def test_a_grammar_that_fails_ends_its_answer_and_no_other(engine: Engine) -> None:
+    answers = engine.run(
+        generate("a", prompt_of(5), 10, regex="9!2"), generate("b", prompt_of(9), 10, regex="9")
+    )
+    finish = answers["a"].finish
+    assert finish is not None
+    assert (finish.type, finish.status_code) == ("abort", 500)
+    assert finish.message == "The grammar backend failed: RuntimeError: lost its way"
+    assert answers["b"].token_ids == reference(prompt_of(9), 9)
+    assert engine.memory.used() == 0
+
+
+def test_a_parked_request_can_be_aborted(engine: Engine) -> None:
+    engine.send(generate("slow", prompt_of(5), 10, regex="slow"))
+    engine.step()
+    engine.send(AbortInput(rids=["slow"], message="gone"))
+    answers = engine.run()
+    finish = answers["slow"].finish
+    assert finish is not None
+    assert finish.message == "Abort in waiting queue: gone"
+
+
+def test_a_parked_request_has_a_deadline(engine: Engine) -> None:
+    engine.send(generate("slow", prompt_of(5), 10, regex="slow", deadline=3.0))
+    engine.step()
+    engine.now = 3.0
+    finish = engine.run()["slow"].finish
+    assert finish is not None
+    assert finish.status_code == 504
+
+
+def test_parked_requests_count_as_waiting(backend: Backend) -> None:
+    engine = Engine(grammar_backend=backend, max_queued_requests=2)
+    engine.send(*(generate(rid, prompt_of(5), 10, regex="slow") for rid in ("a", "b", "c")))
+    engine.step()
+    finish = engine.outbox.answers["c"].finish
+    assert finish is not None
+    assert finish.status_code == 503
+    engine.send(ControlInput(id=1, name="flush_cache"))
+    assert "2 wait" in str(engine.controls()[-1].result["message"])
+    backend.slow.set_result(CountingGrammar(1))
+    answers = engine.run()
+    assert [len(answers[rid].token_ids) for rid in ("a", "b")] == [1, 1]
