@@ -15,6 +15,8 @@ LIGHT = [
     "sglang.srt.core.messages",
     "sglang.srt.entrypoints.launch",
     "sglang.cli.main",
+    "sglang.cli.serve_backends",
+    "sglang.multimodal_gen.pipeline",
 ]
 
 

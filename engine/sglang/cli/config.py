@@ -3,7 +3,8 @@
 import sys
 from collections.abc import Sequence
 
-from sglang.cli.serve import with_model_flag
+from sglang.cli.serve import read_arguments
+from sglang.cli.serve_backends import AUTO, FALLBACK_BACKEND, MODEL_TYPE_FLAG, ServeBackendError
 
 HELP = """usage: sglang config show [MODEL] [options of sglang serve]
 
@@ -15,7 +16,20 @@ def run(argv: Sequence[str]) -> int:
         asked = bool(argv) and argv[0] in ("-h", "--help")
         print(HELP, file=sys.stdout if asked else sys.stderr)
         return 0 if asked else 2
-    print("\n".join(lines(with_model_flag(argv[1:]))))
+    try:
+        model_type, request = read_arguments(argv[1:])
+    except ServeBackendError as error:
+        print(f"sglang config show: {error}", file=sys.stderr)
+        return 2
+    if model_type not in (AUTO, FALLBACK_BACKEND):
+        print(
+            f"sglang config show: {MODEL_TYPE_FLAG} {model_type} has options of its own; shown "
+            f"here are only those of {FALLBACK_BACKEND}; try `sglang serve {MODEL_TYPE_FLAG} "
+            f"{model_type} --help`",
+            file=sys.stderr,
+        )
+        return 2
+    print("\n".join(lines(request.argv)))
     return 0
 
 

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,6 +52,15 @@ def test_config_show_tells_values_and_origins(
     assert "s3cret" not in text and "api_key = (hidden)" in text
 
 
+def test_config_show_takes_the_line_of_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--model-type", "llm", "demo"]) == 0
+    assert "model_path = 'demo'" in capsys.readouterr().out
+    assert main(["config", "show", "demo", "--model-type", "diffusion"]) == 2
+    assert "--model-type diffusion has options of its own" in capsys.readouterr().err
+    assert main(["config", "show", "demo", "--model-type"]) == 2
+    assert "needs the name of a serve backend" in capsys.readouterr().err
+
+
 def test_config_show_needs_no_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "show"]) == 0
     assert "port = 30000  (default)" in capsys.readouterr().out
@@ -62,9 +72,28 @@ def test_bash_completes_commands_and_flags() -> None:
     code = completions.script("bash") + (
         "\nCOMP_WORDS=(sglang ser) COMP_CWORD=1; _sglang; echo ${COMPREPLY[@]}"
         "\nCOMP_WORDS=(sglang serve --page) COMP_CWORD=2; _sglang; echo ${COMPREPLY[@]}"
+        "\nCOMP_WORDS=(sglang serve --model-t) COMP_CWORD=2; _sglang; echo ${COMPREPLY[@]}"
+        "\nCOMP_WORDS=(sglang serve --model-type d) COMP_CWORD=3; _sglang; echo ${COMPREPLY[@]}"
     )
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["serve", "--page-size"]
+    assert done.stdout.split() == ["serve", "--page-size", "--model-type", "diffusion"]
+
+
+@pytest.mark.parametrize("shell", completions.SHELLS)
+def test_completions_know_plugins_but_run_none_of_their_names(
+    shell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def entry_points(*, group: str) -> list[SimpleNamespace]:
+        names = names_of_plugins if group == "sglang.serve_backends" else []
+        return [SimpleNamespace(name=name, dist=None) for name in names]
+
+    monkeypatch.setattr("sglang.cli.serve_backends.entry_points", entry_points)
+    names_of_plugins = ["my_runtime", "$(reboot)", "a b", "it's"]
+    text = completions.script(shell)
+    assert "auto llm diffusion my_runtime" in text
+    assert "reboot" not in text and "it's" not in text
+    names_of_plugins = ["llm"]  # refused by `sglang serve`
+    assert "auto llm diffusion" in completions.script(shell)
 
 
 @pytest.mark.parametrize("shell", completions.SHELLS)

@@ -14,6 +14,7 @@ from sglang.srt.arg_groups.absent import why_absent
 from sglang.srt.arg_groups.declaration import Option
 
 CONFIG_FLAG = "--config"
+NEAR = 0.75  # share of letters in common; less suggests flags that nobody meant
 _UNSET: Any = object()
 
 
@@ -193,6 +194,7 @@ def unknown_argument(argument: str, options: Iterable[Option]) -> str:
     known = [name for option in options for name in option.flags] + [CONFIG_FLAG]
     if reason := why_absent(flag):
         return f"{flag} does not exist here: {reason}"
-    nearest = difflib.get_close_matches(flag, known, n=1)
-    hint = f"; did you mean {nearest[0]}?" if nearest else "; --help lists all options"
+    by_name = {name.lstrip("-"): name for name in known}  # the dashes resemble any flag's
+    nearest = difflib.get_close_matches(flag.lstrip("-"), by_name, n=1, cutoff=NEAR)
+    hint = f"; did you mean {by_name[nearest[0]]}?" if nearest else "; --help lists all options"
     return f"unknown option {flag}{hint}"

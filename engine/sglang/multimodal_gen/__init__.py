@@ -1,0 +1,1 @@
+"""Diffusion pipelines: recognised here; README.md says what is served."""
