@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 # Keys of generation_config.json that are sampling parameters under the same name.
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+# Model types whose query, key and value have biases though config.json does not say so.
+_BIASED_ATTENTION = frozenset(("qwen2",))
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,9 @@ def _from_folder(path: Path) -> ModelConfig:
         context_len=_trained_context_len(config),
         hidden_act=str(config.get("hidden_act", "silu")),
         tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
-        attention_bias=bool(config.get("attention_bias", False)),
+        attention_bias=bool(
+            config.get("attention_bias", config.get("model_type") in _BIASED_ATTENTION)
+        ),
         attention_output_bias=bool(config.get("attention_bias", False)),
         mlp_bias=bool(config.get("mlp_bias", False)),
         eos_token_ids=tuple(dict.fromkeys(end_tokens)),

@@ -47,7 +47,7 @@ def accept_token(req: Req, token_id: int) -> None:
     try:
         req.grammar.accept_token(token_id)
         is_over = req.grammar.is_terminated()
-    except Exception as error:  # noqa: BLE001 (a plugin's fault costs its own request only)
+    except Exception as error:
         logger.exception("The grammar of %s failed", req.rid)
         req.finished_reason = grammar_failed(error)
         return

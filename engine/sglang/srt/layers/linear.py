@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sglang.srt.layers.packed_weight import PackedWeight
+from sglang.srt.layers.blocked_weight import BlockedWeight
 
 
 class Linear(nn.Module):
@@ -19,7 +19,7 @@ class Linear(nn.Module):
         self.weight = new_parameter(torch.empty(out_features, in_features))
         self.bias = new_parameter(torch.empty(out_features)) if bias else None
         self._matrix: torch.Tensor | None = None
-        self._packed: PackedWeight | None = None
+        self._blocked: BlockedWeight | None = None
 
     def rows_in_use(self) -> torch.Tensor:
         """The rows of the weight that take part in the product."""
@@ -28,24 +28,24 @@ class Linear(nn.Module):
     def finish_loading(self) -> None:
         """Called once all weights are in place and on their device."""
         rows = self.rows_in_use().detach()
-        if PackedWeight.is_worth(rows):
-            self._packed = PackedWeight(rows)
+        if BlockedWeight.is_worth(rows):
+            self._blocked = BlockedWeight(rows)
             self.drop_weight()
         else:
             self._matrix = rows
 
     def drop_weight(self) -> None:
-        """The packed copy is all that is needed from now on."""
+        """The blocked copy is all that is needed from now on."""
         self.weight.data = self.weight.data.new_empty(0)
 
     @property
-    def packed_bytes(self) -> int:
-        return self._packed.nbytes if self._packed is not None else 0
+    def blocked_bytes(self) -> int:
+        return self._blocked.nbytes if self._blocked is not None else 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         # x: [num_tokens, in] -> [num_tokens, out]
-        if self._packed is not None:
-            return self._packed.product(x, self.bias)
+        if self._blocked is not None:
+            return self._blocked.product(x, self.bias)
         assert self._matrix is not None, "finish_loading comes before forward"
         return F.linear(x, self._matrix, self.bias)
 

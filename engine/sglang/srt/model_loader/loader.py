@@ -77,9 +77,9 @@ def resolve_load_format(config: ModelConfig, load_format: str) -> str:
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """Bytes of all parameters, shared ones once, and of what was packed out of them."""
-    packed = sum(each.packed_bytes for each in model.modules() if isinstance(each, Linear))
-    return packed + sum(parameter.nbytes for parameter in model.parameters())
+    """Bytes of all parameters, shared ones once, and of the copies that are made of them."""
+    blocked = sum(each.blocked_bytes for each in model.modules() if isinstance(each, Linear))
+    return blocked + sum(parameter.nbytes for parameter in model.parameters())
 
 
 def _read_weights(

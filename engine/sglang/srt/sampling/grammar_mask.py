@@ -27,7 +27,7 @@ def mask_by_grammar(logits: torch.Tensor, rows: Sequence[int], reqs: Sequence[Re
         own = logits[list(rows)]
         first.apply_vocab_mask(own, first.move_vocab_mask(mask, logits.device))
         logits[list(rows)] = own
-    except Exception as error:  # noqa: BLE001 (a plugin's fault costs constrained requests only)
+    except Exception as error:
         logger.exception("The grammar mask of a batch failed")
         for req in reqs:
             req.to_finish = grammar_failed(error)
@@ -36,6 +36,6 @@ def mask_by_grammar(logits: torch.Tensor, rows: Sequence[int], reqs: Sequence[Re
 def _fill(req: Req, mask: torch.Tensor, index: int) -> None:
     try:
         req.grammar.fill_vocab_mask(mask, index)
-    except Exception as error:  # noqa: BLE001 (a plugin's fault costs its own request only)
+    except Exception as error:
         logger.exception("The grammar of %s failed", req.rid)
         req.to_finish = grammar_failed(error)

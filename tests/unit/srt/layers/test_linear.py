@@ -1,20 +1,20 @@
-"""The product of packed weights is the product, and a row's result is its own."""
+"""The product of blocked weights is the product, and a row's result is its own."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from sglang.srt.layers.linear import Linear, MergedLinear
-from sglang.srt.layers.packed_weight import PackedWeight
+from sglang.srt.layers.blocked_weight import BlockedWeight
 from sglang.srt.layers.vocab_embedding import LMHead, VocabEmbedding
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 5e-2}
 TYPES = [
-    dtype for dtype in TOLERANCE if PackedWeight.is_worth(torch.empty(1, dtype=dtype))
+    dtype for dtype in TOLERANCE if BlockedWeight.is_worth(torch.empty(1, dtype=dtype))
 ]  # what this CPU has
 
 
-def test_float32_is_packed_on_every_x86_cpu() -> None:
+def test_float32_is_blocked_on_every_x86_cpu() -> None:
     assert torch.float32 in TYPES or not torch.backends.mkldnn.is_available()
 
 
@@ -62,10 +62,10 @@ def test_columns_of_a_wider_tensor_are_taken_as_they_are() -> None:
     assert torch.allclose(layer(wide[:, 4:12]), F.linear(wide[:, 4:12], weight), atol=1e-5)
 
 
-def test_a_packed_weight_is_held_once_and_a_shared_table_stays() -> None:
+def test_a_blocked_weight_is_held_once_and_a_shared_table_stays() -> None:
     layer = Linear(8, 4)
     filled(layer)
-    assert layer.weight.nbytes + layer.packed_bytes == 8 * 4 * 4
+    assert layer.weight.nbytes + layer.blocked_bytes == 8 * 4 * 4
     table = VocabEmbedding(10, 8)
     table.weight.data.normal_()
     head = LMHead(8, 10, vocab_size=9)

@@ -1,4 +1,4 @@
-"""Our Llama and transformers' Llama, with the same random weights, are the same function."""
+"""Our Llama and its kin and transformers', with the same random weights, are one function."""
 
 import random
 from collections.abc import Iterator
@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from tests.unit.srt.models.driver import Driver, make_req
 
@@ -40,21 +47,27 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "rope_scaling": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0},
     },
+    "qwen2": {"family": "qwen2", "num_key_value_heads": 2, "tie_word_embeddings": True},
+}
+FAMILIES: dict[str, tuple[type[PretrainedConfig], type[PreTrainedModel]]] = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
 }
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Driver, LlamaForCausalLM]:
+) -> tuple[Driver, PreTrainedModel]:
     folder = tmp_path_factory.mktemp("model")
     model = save_reference(folder, **VARIANTS[request.param])
     return Driver(folder), model
 
 
-def save_reference(folder: Path, **options: Any) -> LlamaForCausalLM:
+def save_reference(folder: Path, family: str = "llama", **options: Any) -> PreTrainedModel:
     torch.manual_seed(7)
-    config = LlamaConfig(
+    config_class, model_class = FAMILIES[family]
+    config = config_class(
         vocab_size=301,
         hidden_size=96,
         intermediate_size=160,
@@ -64,7 +77,7 @@ def save_reference(folder: Path, **options: Any) -> LlamaForCausalLM:
         initializer_range=0.2,
         **options,
     )
-    model = LlamaForCausalLM(config).eval()
+    model = model_class(config).eval()
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.2)
@@ -78,11 +91,11 @@ def prompts() -> list[list[int]]:
 
 
 @torch.no_grad()
-def reference_logits(model: LlamaForCausalLM, ids: list[int]) -> torch.Tensor:
+def reference_logits(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
     return model(torch.tensor([ids])).logits[0]
 
 
-def reference_tokens(model: LlamaForCausalLM, prompt: list[int]) -> list[int]:
+def reference_tokens(model: PreTrainedModel, prompt: list[int]) -> list[int]:
     ids = torch.tensor([prompt])
     with torch.no_grad():
         out = model.generate(
@@ -97,20 +110,20 @@ def reference_tokens(model: LlamaForCausalLM, prompt: list[int]) -> list[int]:
 
 
 @pytest.fixture
-def sides(pair: tuple[Driver, LlamaForCausalLM]) -> Iterator[tuple[Driver, LlamaForCausalLM]]:
+def sides(pair: tuple[Driver, PreTrainedModel]) -> Iterator[tuple[Driver, PreTrainedModel]]:
     """The pair, with empty pools."""
     yield pair
     pair[0].clear()
 
 
-def test_logits_of_the_last_position_agree(sides: tuple[Driver, LlamaForCausalLM]) -> None:
+def test_logits_of_the_last_position_agree(sides: tuple[Driver, PreTrainedModel]) -> None:
     driver, model = sides
     for prompt in prompts():
         ours = driver.logits(driver.admit(make_req(prompt)))
         assert torch.allclose(ours, reference_logits(model, prompt)[-1], atol=1e-4, rtol=0)
 
 
-def test_greedy_tokens_agree_alone(sides: tuple[Driver, LlamaForCausalLM]) -> None:
+def test_greedy_tokens_agree_alone(sides: tuple[Driver, PreTrainedModel]) -> None:
     driver, model = sides
     for prompt in prompts():
         [ours] = driver.generate([driver.admit(make_req(prompt))], NUM_TOKENS)
@@ -119,7 +132,7 @@ def test_greedy_tokens_agree_alone(sides: tuple[Driver, LlamaForCausalLM]) -> No
 
 @pytest.mark.parametrize("chunk", [None, 1, 16])
 def test_greedy_tokens_agree_in_one_batch_of_any_lengths(
-    sides: tuple[Driver, LlamaForCausalLM], chunk: int | None
+    sides: tuple[Driver, PreTrainedModel], chunk: int | None
 ) -> None:
     driver, model = sides
     reqs = [driver.admit(make_req(prompt)) for prompt in prompts()]
@@ -128,7 +141,7 @@ def test_greedy_tokens_agree_in_one_batch_of_any_lengths(
 
 
 def test_requests_that_leave_and_join_do_not_disturb_the_others(
-    sides: tuple[Driver, LlamaForCausalLM],
+    sides: tuple[Driver, PreTrainedModel],
 ) -> None:
     driver, _ = sides
     alone = [driver.generate([driver.admit(make_req(prompt))], 60)[0] for prompt in prompts()]
@@ -151,7 +164,7 @@ def test_requests_that_leave_and_join_do_not_disturb_the_others(
 
 
 @pytest.mark.parametrize("cached", [1, 20, 39])
-def test_cached_prefix_changes_nothing(sides: tuple[Driver, LlamaForCausalLM], cached: int) -> None:
+def test_cached_prefix_changes_nothing(sides: tuple[Driver, PreTrainedModel], cached: int) -> None:
     driver, model = sides
     prompt = prompts()[3]
     first = driver.admit(make_req(prompt))
@@ -162,7 +175,7 @@ def test_cached_prefix_changes_nothing(sides: tuple[Driver, LlamaForCausalLM], c
 
 
 def test_prompt_logprobs_are_the_reference_distribution(
-    sides: tuple[Driver, LlamaForCausalLM],
+    sides: tuple[Driver, PreTrainedModel],
 ) -> None:
     driver, model = sides
     prompt = prompts()[4]
@@ -175,7 +188,7 @@ def test_prompt_logprobs_are_the_reference_distribution(
     assert [row.token_ids for row in rows.top] == wanted[:-1].topk(3).indices.tolist()
 
 
-def test_chunks_report_their_own_prompt_logprobs(sides: tuple[Driver, LlamaForCausalLM]) -> None:
+def test_chunks_report_their_own_prompt_logprobs(sides: tuple[Driver, PreTrainedModel]) -> None:
     driver, _ = sides
     prompt = prompts()[4]
     req = driver.admit(make_req(prompt, return_logprob=True))
@@ -185,7 +198,7 @@ def test_chunks_report_their_own_prompt_logprobs(sides: tuple[Driver, LlamaForCa
     assert token_ids == prompt[1:]
 
 
-def test_output_logprobs_are_the_models_own(sides: tuple[Driver, LlamaForCausalLM]) -> None:
+def test_output_logprobs_are_the_models_own(sides: tuple[Driver, PreTrainedModel]) -> None:
     driver, model = sides
     prompt = prompts()[2]
     options = {"frequency_penalty": 2.0, "logit_bias": {5: 90.0}}
