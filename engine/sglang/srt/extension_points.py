@@ -10,6 +10,9 @@ ATTENTION_BACKENDS: Registry[Callable[..., Any]] = Registry("attention backend")
 ATTENTION_BACKENDS.register_lazy(
     "torch_native", "sglang.srt.layers.attention.torch_native:create_torch_native_backend"
 )
+ATTENTION_BACKENDS.register_lazy(
+    "triton", "sglang.srt.layers.attention.triton_backend:create_triton_backend"
+)
 
 # factory(ctx: TreeCacheBuildContext) -> BasePrefixCache
 RADIX_CACHE_BACKENDS: Registry[Callable[..., Any]] = Registry("radix cache backend")

@@ -175,7 +175,26 @@ def test_every_choice_is_implemented(tmp_path: Path) -> None:
         assert resolve_load_format(config, name) in ("gguf", "safetensors", "dummy")
     options = {option.name: option for option in options_of(ServerArgs)}
     for name in ("attention_backend", "schedule_policy", "radix_eviction_policy", "device"):
-        assert options[name].default in options[name].choices.names()
+        assert getattr(parse(), name) in options[name].choices.names()
+
+
+def test_attention_backend_suits_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse().attention_backend == "torch_native"
+    assert ServerArgs(model_path="dummy", device="cuda").attention_backend == "triton"
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert parse("--attention-backend", "triton").attention_backend == "triton"
+
+
+def test_triton_on_a_cpu_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value in (None, "0", ""):
+        monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+        if value is not None:
+            monkeypatch.setenv("TRITON_INTERPRET", value)
+        text = error_of(capsys, "--attention-backend", "triton")
+        for part in ("--attention-backend triton", "CUDA", "torch_native", "TRITON_INTERPRET=1"):
+            assert part in text
 
 
 def test_none_lifts_the_limit_of_the_queue() -> None:

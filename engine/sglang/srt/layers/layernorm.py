@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from sglang.kernels.rms_norm import rms_norm_for
 from sglang.srt.layers.linear import new_parameter
 
 
@@ -13,9 +14,13 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.weight = new_parameter(torch.ones(hidden_size))
         self.eps = eps
+        self._norm, self._add_norm = rms_norm_for(self.weight.device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         # x: [num_tokens, hidden]
-        wide = x.float()
-        scale = wide.square().mean(-1, keepdim=True).add_(self.eps).rsqrt_()
-        return (wide * scale).to(x.dtype).mul_(self.weight)
+        return self._norm(x, self.weight, self.eps)
+
+    def after_adding(self, residual: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
+        """Adds `update` to `residual` in place and normalizes the sum."""
+        # residual, update: [num_tokens, hidden]
+        return self._add_norm(residual, update, self.weight, self.eps)

@@ -1,11 +1,26 @@
 """Rotary position embedding: angles by position, and their application to q and k."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from sglang.kernels.rotary import Rotate, rotate_for
 from sglang.srt.configs.rope_config import RopeConfig
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """What turns the heads of a pass, shared by all its layers."""
+
+    cos: torch.Tensor  # [num_tokens, 1, head_dim]
+    sin: torch.Tensor  # like cos, with the sign of the half it belongs to
+    rotate: Rotate
+
+    def apply(self, heads: torch.Tensor) -> torch.Tensor:
+        # heads: [num_tokens, num_heads, head_dim] -> like heads
+        return self.rotate(heads, self.cos, self.sin)
 
 
 class RotaryEmbedding(nn.Module):
@@ -21,6 +36,7 @@ class RotaryEmbedding(nn.Module):
         super().__init__()
         self.context_len = context_len
         self._fill(inverse_frequencies(head_dim, rope))
+        self._rotate = rotate_for(self.cos.device)
 
     def set_frequency_factors(self, factors: torch.Tensor) -> None:
         """Divides each frequency, as a file's own table of factors demands."""
@@ -32,12 +48,11 @@ class RotaryEmbedding(nn.Module):
             )
         self._fill(self._inverse_frequencies / factors.float().cpu())
 
-    def lookup(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-        """Cosine and signed sine of a pass, shared by all its layers."""
-        # positions: [num_tokens] -> two of [num_tokens, 1, head_dim]
+    def lookup(self, positions: torch.Tensor, dtype: torch.dtype) -> Rotation:
+        # positions: [num_tokens]
         cos = self.cos.index_select(0, positions).to(dtype).unsqueeze(1)
         sin = self.sin.index_select(0, positions).to(dtype).unsqueeze(1)
-        return cos, sin
+        return Rotation(cos, sin, self._rotate)
 
     def _fill(self, inverse_frequencies: torch.Tensor) -> None:
         self._inverse_frequencies = inverse_frequencies
@@ -48,14 +63,6 @@ class RotaryEmbedding(nn.Module):
         # x * cos + swap(x) * sin rotates, where swap exchanges the halves of a head.
         self.register_buffer("cos", torch.cat((cos, cos), -1), persistent=False)
         self.register_buffer("sin", torch.cat((-sin, sin), -1), persistent=False)
-
-
-def apply_rotary(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotates each head by its token's angles."""
-    # heads: [num_tokens, num_heads, head_dim]; cos, sin: [num_tokens, 1, head_dim]
-    half = heads.shape[-1] // 2
-    swapped = torch.cat((heads[..., half:], heads[..., :half]), -1)
-    return (heads * cos).addcmul_(swapped, sin)
 
 
 def inverse_frequencies(head_dim: int, rope: RopeConfig) -> torch.Tensor:

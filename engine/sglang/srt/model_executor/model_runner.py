@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from sglang.srt.arg_groups.attention import default_attention_backend
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.core.batch import ForwardBatch, GenerationBatchResult
 from sglang.srt.core.request import Req
@@ -28,7 +29,7 @@ class RunnerConfig:
     device: str = "cpu"
     dtype: str = "auto"  # auto | float32 | float | bfloat16 | half | float16
     load_format: str = "auto"  # auto | safetensors | gguf | dummy
-    attention_backend: str = "torch_native"
+    attention_backend: str | None = None  # None: what suits the device
     memory: MemoryWishes = MemoryWishes()
     random_seed: int | None = None  # of requests without a seed of their own; None: from the OS
 
@@ -63,7 +64,8 @@ class ModelRunner:
         self.memory_plan: MemoryPlan = plan_memory(
             self.kv_dims.cell_bytes, self.weight_bytes, self.device, config.memory
         )
-        self.attn_backend = create_attention_backend(config.attention_backend, self)
+        attention = config.attention_backend or default_attention_backend(self.device.type)
+        self.attn_backend = create_attention_backend(attention, self)
         self.sampler = Sampler(model_config.vocab_size, self.device, config.random_seed)
         self.req_to_token_pool: ReqToTokenPool | None = None
         self.token_to_kv_pool: MHATokenToKVPool | None = None

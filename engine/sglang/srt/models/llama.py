@@ -7,12 +7,12 @@ from torch import nn
 
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.core.batch import ForwardBatch
-from sglang.srt.layers.activation import silu_and_mul
+from sglang.srt.layers.activation import SiluAndMul
 from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.linear import GateUpLinear, Linear, QKVLinear
 from sglang.srt.layers.logits_processor import LogitsOutput, LogitsProcessor
 from sglang.srt.layers.radix_attention import RadixAttention
-from sglang.srt.layers.rotary_embedding import RotaryEmbedding, apply_rotary
+from sglang.srt.layers.rotary_embedding import RotaryEmbedding, Rotation
 from sglang.srt.layers.vocab_embedding import LMHead, VocabEmbedding
 from sglang.srt.models.weights import PackedWeight, expected_weights, load_parameters
 
@@ -49,7 +49,7 @@ class LlamaAttention(nn.Module):
     def forward(
         self,
         hidden_states: torch.Tensor,
-        rotary: tuple[torch.Tensor, ...],
+        rotation: Rotation,
         forward_batch: ForwardBatch,
     ) -> torch.Tensor:
         # hidden_states: [num_tokens, hidden]
@@ -57,7 +57,7 @@ class LlamaAttention(nn.Module):
             [self.num_rotated * self.head_dim, self.sizes[1]], dim=-1
         )
         heads = qk.reshape(-1, self.num_rotated, self.head_dim)
-        q, k = apply_rotary(heads, *rotary).flatten(1).split(self.sizes, dim=-1)
+        q, k = rotation.apply(heads).flatten(1).split(self.sizes, dim=-1)
         return self.o_proj(self.attn(q, k, v, forward_batch))
 
 
@@ -72,11 +72,12 @@ class LlamaMLP(nn.Module):
         self.gate_up_proj = GateUpLinear(
             config.hidden_size, config.intermediate_size, config.mlp_bias
         )
+        self.act_fn = SiluAndMul(self.gate_up_proj.weight.device)
         self.down_proj = Linear(config.intermediate_size, config.hidden_size, config.mlp_bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         # x: [num_tokens, hidden] -> [num_tokens, hidden]
-        return self.down_proj(silu_and_mul(self.gate_up_proj(x)))
+        return self.down_proj(self.act_fn(self.gate_up_proj(x)))
 
 
 class LlamaDecoderLayer(nn.Module):
@@ -89,14 +90,15 @@ class LlamaDecoderLayer(nn.Module):
 
     def forward(
         self,
+        normed: torch.Tensor,
         residual: torch.Tensor,
-        rotary: tuple[torch.Tensor, ...],
+        rotation: Rotation,
         forward_batch: ForwardBatch,
-    ) -> None:
-        """Adds what this layer finds out to `residual` in place."""
-        # residual: [num_tokens, hidden]
-        residual.add_(self.self_attn(self.input_layernorm(residual), rotary, forward_batch))
-        residual.add_(self.mlp(self.post_attention_layernorm(residual)))
+    ) -> torch.Tensor:
+        """What is to be added to `residual` next. `normed` is the output of `input_layernorm`."""
+        # normed, residual: [num_tokens, hidden] -> like them
+        update = self.self_attn(normed, rotation, forward_batch)
+        return self.mlp(self.post_attention_layernorm.after_adding(residual, update))
 
 
 class LlamaModel(nn.Module):
@@ -110,16 +112,20 @@ class LlamaModel(nn.Module):
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.rotary_emb = RotaryEmbedding(config.head_dim, config.rope, config.context_len)
+        # The norm after each layer; it also adds what the layer found out.
+        self._next_norms = [*(layer.input_layernorm for layer in self.layers), self.norm][1:]
 
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: ForwardBatch
     ) -> torch.Tensor:
         # input_ids, positions: [num_tokens] -> [num_tokens, hidden]
         residual = self.embed_tokens(input_ids)
-        rotary = self.rotary_emb.lookup(positions, residual.dtype)
-        for layer in self.layers:
-            layer(residual, rotary, forward_batch)
-        return self.norm(residual)
+        rotation = self.rotary_emb.lookup(positions, residual.dtype)
+        normed = self.layers[0].input_layernorm(residual)
+        for layer, next_norm in zip(self.layers, self._next_norms, strict=True):
+            update = layer(normed, residual, rotation, forward_batch)
+            normed = next_norm.after_adding(residual, update)
+        return normed
 
 
 class LlamaForCausalLM(nn.Module):

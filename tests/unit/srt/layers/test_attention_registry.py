@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from sglang.srt.layers.attention.attention_registry import (
     ATTENTION_BACKENDS,
@@ -12,6 +13,7 @@ from sglang.srt.layers.attention.attention_registry import (
     register_attention_backend,
 )
 from sglang.srt.layers.attention.torch_native import TorchNativeAttnBackend
+from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 
 
 @pytest.fixture
@@ -54,3 +56,11 @@ def test_second_registration_wins_with_a_warning_that_names_both(
 def test_unknown_name_is_refused_with_the_known() -> None:
     with pytest.raises(ValueError, match="Invalid attention backend: fast.*torch_native"):
         create_attention_backend("fast", None)
+
+
+def test_triton_is_made_for_cuda_and_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    on_cuda = SimpleNamespace(device=torch.device("cuda"))
+    assert isinstance(create_attention_backend("triton", on_cuda), TritonAttnBackend)
+    with pytest.raises(ValueError, match="needs a CUDA device"):
+        create_attention_backend("triton", SimpleNamespace(device=torch.device("cpu")))

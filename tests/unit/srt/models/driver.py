@@ -34,12 +34,14 @@ class Driver:
 
     path: Path
     load_format: str = "auto"
+    attention_backend: str | None = None
     filled: dict[Req, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         config = RunnerConfig(
             dtype="float32",
             load_format=self.load_format,
+            attention_backend=self.attention_backend,
             memory=MemoryWishes(max_total_tokens=POOL_TOKENS),
             random_seed=0,
         )

@@ -62,3 +62,13 @@ class AttentionBackend(ABC):
     ) -> torch.Tensor:
         run = self.forward_decode if forward_batch.forward_mode.is_decode() else self.forward_extend
         return run(q, k, v, layer, forward_batch, save_kv_cache=save_kv_cache)
+
+
+def save_kv(
+    layer: "RadixAttention", forward_batch: ForwardBatch, k: torch.Tensor, v: torch.Tensor
+) -> None:
+    """Writes the new tokens' K and V, shaped as in `RadixAttention`, to their slots."""
+    shape = (-1, layer.num_kv_heads, layer.head_dim)
+    forward_batch.token_to_kv_pool.set_kv_buffer(
+        layer, forward_batch.out_cache_loc, k.view(shape), v.view(shape)
+    )

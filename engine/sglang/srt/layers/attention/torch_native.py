@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from sglang.srt.core.batch import ForwardBatch
-from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+from sglang.srt.layers.attention.base_attn_backend import AttentionBackend, save_kv
 from sglang.srt.layers.attention.gathered_kv import GatheredKV, fits
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class TorchNativeAttnBackend(AttentionBackend):
     ) -> torch.Tensor:
         pool = forward_batch.token_to_kv_pool
         if save_kv_cache:
-            _save(layer, forward_batch, k, v)
+            save_kv(layer, forward_batch, k, v)
         buffers = pool.get_kv_buffer(layer.layer_id)
         # Heads that share a KV head are rows of one product: [batch, kv_heads, group, head_dim].
         heads = q.reshape(q.shape[0], layer.num_kv_heads, -1, layer.head_dim)
@@ -120,7 +120,7 @@ class TorchNativeAttnBackend(AttentionBackend):
         save_kv_cache: bool = True,
     ) -> torch.Tensor:
         if save_kv_cache:
-            _save(layer, forward_batch, k, v)
+            save_kv(layer, forward_batch, k, v)
         keys, values = forward_batch.token_to_kv_pool.get_kv_buffer(layer.layer_id)
         q = q.view(-1, layer.num_heads, layer.head_dim)
         k = k.view(-1, layer.num_kv_heads, layer.head_dim)
@@ -148,15 +148,6 @@ class TorchNativeAttnBackend(AttentionBackend):
 def create_torch_native_backend(runner: Any) -> TorchNativeAttnBackend:
     """The registered factory; works on every device torch knows."""
     return TorchNativeAttnBackend(runner.kv_dims.cell_bytes)
-
-
-def _save(
-    layer: "RadixAttention", forward_batch: ForwardBatch, k: torch.Tensor, v: torch.Tensor
-) -> None:
-    shape = (-1, layer.num_kv_heads, layer.head_dim)
-    forward_batch.token_to_kv_pool.set_kv_buffer(
-        layer, forward_batch.out_cache_loc, k.view(shape), v.view(shape)
-    )
 
 
 def _attend(

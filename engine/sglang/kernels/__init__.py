@@ -1,0 +1,1 @@
+"""Tensors in, tensors out: every Triton kernel beside its twin in plain torch, which it equals."""
