@@ -1,6 +1,8 @@
 //! The command line: arguments in, a checked [`Command`] out.
 
 use std::any::TypeId;
+use std::error::Error as _;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -10,8 +12,9 @@ use serde_json::{Map, Value};
 
 use crate::error::ConfigError;
 use crate::lacking;
-use crate::layers::{Layers, Origin, nearest};
+use crate::layers::{Layers, Lookup, Origin, clip, name_of, nearest, variable};
 use crate::options::GatewayConfig;
+use crate::schema::kind_of;
 use crate::secret::{MASK, Secret};
 use crate::show;
 
@@ -29,16 +32,19 @@ pub enum Command {
 }
 
 /// Reads the arguments after the program's name, and the process's environment.
-pub fn parse<I: IntoIterator<Item = String>>(args: I) -> Result<Command, ConfigError> {
+pub fn parse<A: Into<OsString>>(args: impl IntoIterator<Item = A>) -> Result<Command, ConfigError> {
     parse_with(args, &process_environment)
 }
 
 /// The same with an environment of the caller's making.
-pub fn parse_with<I: IntoIterator<Item = String>>(
-    args: I,
-    environment: &dyn Fn(&str) -> Option<String>,
+pub fn parse_with<A: Into<OsString>>(
+    args: impl IntoIterator<Item = A>,
+    environment: &Lookup<'_>,
 ) -> Result<Command, ConfigError> {
-    let args: Vec<String> = args.into_iter().collect();
+    let args = args.into_iter().map(Into::into).enumerate();
+    let args = args
+        .map(|(i, arg)| readable(i, arg))
+        .collect::<Result<Vec<_>, _>>()?;
     refuse_server(&args)?;
     refuse_lacking(&args)?;
     let layers = layers_of(&args, environment)?;
@@ -78,7 +84,7 @@ pub fn from_map(map: &Map<String, Value>) -> Result<GatewayConfig, ConfigError> 
 
 pub(crate) fn from_map_with(
     map: &Map<String, Value>,
-    environment: &dyn Fn(&str) -> Option<String>,
+    environment: &Lookup<'_>,
 ) -> Result<GatewayConfig, ConfigError> {
     let mut layers = layers_of(&[], environment)?;
     layers.add_map(&options(), map, &Origin::Program)?;
@@ -91,7 +97,15 @@ pub(crate) fn from_map_with(
 
 /// A command with every option of [`GatewayConfig`] and nothing else.
 pub(crate) fn options() -> clap::Command {
-    GatewayConfig::augment_args(clap::Command::new("smg")).disable_help_flag(true)
+    declared("smg").disable_help_flag(true)
+}
+
+/// A negative number is a value that can be refused with its option's bounds, not another option.
+fn declared(name: &'static str) -> clap::Command {
+    GatewayConfig::augment_args(clap::Command::new(name)).mut_args(|arg| {
+        let is_number = matches!(kind_of(&arg), "int" | "float");
+        arg.allow_negative_numbers(is_number)
+    })
 }
 
 fn command_line(layers: &Layers) -> clap::Command {
@@ -104,7 +118,7 @@ fn command_line(layers: &Layers) -> clap::Command {
             .help("File with options: YAML, TOML or JSON, keys named like the flags")
     };
     let with_options = |name: &'static str, about: &'static str| {
-        let command = GatewayConfig::augment_args(clap::Command::new(name));
+        let command = declared(name);
         // The doc comment of the struct is not for users.
         let command = command.about(about).long_about(about).after_help(AFTER_HELP);
         layers.apply(command).arg(config())
@@ -130,16 +144,18 @@ fn command_line(layers: &Layers) -> clap::Command {
         )
 }
 
-fn layers_of(args: &[String], environment: &dyn Fn(&str) -> Option<String>) -> Result<Layers, ConfigError> {
+fn layers_of(args: &[String], environment: &Lookup<'_>) -> Result<Layers, ConfigError> {
     let command = options();
     let mut layers = Layers::default();
-    if let Some(path) =
-        config_path(args).or_else(|| environment("SMG_CONFIG").filter(|path| !path.is_empty()))
-    {
+    let path = match config_path(args) {
+        Some(path) => Some(path),
+        None => variable("SMG_CONFIG", environment)?,
+    };
+    if let Some(path) = path {
         let map = crate::file::read(Path::new(&path))?;
         layers.add_map(&command, &map, &Origin::File(PathBuf::from(path)))?;
     }
-    layers.add_environment(&command, environment);
+    layers.add_environment(&command, environment)?;
     Ok(layers)
 }
 
@@ -160,7 +176,9 @@ fn config_path(args: &[String]) -> Option<String> {
 
 fn checked(matches: &ArgMatches, layers: &Layers) -> Result<(GatewayConfig, show::Origins), ConfigError> {
     let config = GatewayConfig::from_arg_matches(matches).map_err(|e| in_one_sentence(&e, layers))?;
-    config.validate()?;
+    config
+        .validate()
+        .map_err(|error| layers.with_origin(error, matches))?;
     let command = options();
     let ids = command.get_arguments().map(|arg| arg.get_id().to_string());
     let origins = ids.map(|id| (id.clone(), layers.origin(matches, &id))).collect();
@@ -218,13 +236,15 @@ fn in_one_sentence(error: &clap::Error, layers: &Layers) -> ConfigError {
         };
         return ConfigError::new(format!("there is no option {flag}; {hint}"));
     }
-    let rendered = error.to_string();
-    let first = rendered.lines().next().unwrap_or_default();
-    let mut sentence = first.strip_prefix("error: ").unwrap_or(first).to_owned();
-    sentence = sentence.replace("invalid digit found in string", "it must be a whole number");
-    if let Some(value) = text(ContextKind::InvalidValue).filter(|_| is_secret(&command, flag.as_deref())) {
-        sentence = sentence.replace(&value, MASK);
-    }
+    let value = text(ContextKind::InvalidValue).filter(|value| !value.is_empty());
+    let mut sentence = match (&flag, &value) {
+        (Some(flag), Some(value)) => wrong_value(error, &command, flag, value),
+        _ => {
+            let rendered = error.to_string();
+            let first = rendered.lines().next().unwrap_or_default();
+            first.strip_prefix("error: ").unwrap_or(first).to_owned()
+        }
+    };
     if let Some(near) = text(ContextKind::SuggestedSubcommand) {
         sentence.push_str(&format!("; the nearest is {near}"));
     }
@@ -234,27 +254,51 @@ fn in_one_sentence(error: &clap::Error, layers: &Layers) -> ConfigError {
     if let Some(allowed) = text(ContextKind::ValidValue).filter(|allowed| !allowed.is_empty()) {
         sentence.push_str(&format!("; allowed are {allowed}"));
     }
-    if let Some(origin) = flag
-        .as_deref()
-        .and_then(|flag| layers.origin_of_flag(&command, flag))
+    if let (Some(flag), Some(value)) = (&flag, &value)
+        && let Some(origin) = layers.origin_of_value(&command, flag, value)
     {
         sentence.push_str(&format!(" (given by {origin})"));
     }
     ConfigError::new(sentence)
 }
 
-fn is_secret(command: &clap::Command, flag: Option<&str>) -> bool {
-    let name = flag
-        .and_then(|flag| flag.strip_prefix("--"))
-        .and_then(|rest| rest.split(' ').next());
-    let arg = command.get_arguments().find(|arg| arg.get_long() == name);
-    arg.is_some_and(|arg| arg.get_value_parser().type_id() == TypeId::of::<Secret>())
+/// Our own sentence in place of clap's, which repeats the value however long it is, line breaks included.
+fn wrong_value(error: &clap::Error, command: &clap::Command, flag: &str, value: &str) -> String {
+    let arg = command
+        .get_arguments()
+        .find(|arg| arg.get_long() == Some(name_of(flag)));
+    let shown = if arg.is_some_and(is_secret) {
+        MASK.to_owned()
+    } else {
+        clip(value).escape_debug().to_string()
+    };
+    let why = error.source().map_or_else(String::new, |why| format!(": {why}"));
+    format!("invalid value '{shown}' for '{flag}'{why}")
+}
+
+pub(crate) fn is_secret(arg: &Arg) -> bool {
+    arg.get_value_parser().type_id() == TypeId::of::<Secret>()
+}
+
+/// An argument as text. Only the name of an option is repeated: its value may be a key.
+fn readable(position: usize, arg: OsString) -> Result<String, ConfigError> {
+    arg.into_string().map_err(|arg| {
+        let text = arg.to_string_lossy();
+        let option = match text.split_once('=') {
+            Some((name, _)) if name.starts_with("--") => format!(" ({name}=…)"),
+            _ => String::new(),
+        };
+        ConfigError::new(format!(
+            "argument {}{option} is not valid UTF-8; write it in UTF-8",
+            position + 1
+        ))
+    })
 }
 
 #[expect(
     clippy::disallowed_methods,
     reason = "the one place where the gateway reads the environment"
 )]
-fn process_environment(name: &str) -> Option<String> {
-    std::env::var(name).ok()
+fn process_environment(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
 }

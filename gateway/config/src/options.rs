@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -56,7 +55,7 @@ pub struct ServerOptions {
     #[arg(long, default_value = "0.0.0.0", value_name = "ADDRESS")]
     pub host: String,
     /// Port of the HTTP API
-    #[arg(long, default_value_t = 30000, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = 30000, value_parser = port())]
     pub port: u16,
     /// Workers to route to, each as grpc://HOST:PORT or unix:///PATH
     #[arg(long, num_args = 1.., value_delimiter = ',', value_name = "URL")]
@@ -109,6 +108,7 @@ pub struct RoutingOptions {
         long,
         alias = "spill-abs-threshold",
         default_value_t = 64,
+        value_parser = whole::<usize>(0, 1_000_000),
         value_name = "REQUESTS"
     )]
     pub balance_abs_threshold: usize,
@@ -116,7 +116,7 @@ pub struct RoutingOptions {
     #[arg(long, alias = "spill-rel-threshold", default_value_t = 1.5, value_parser = factor, value_name = "FACTOR")]
     pub balance_rel_threshold: f64,
     /// cache_aware: pages of 16 tokens remembered for each worker; the least recently used go first
-    #[arg(long, default_value_t = 1_048_576, value_parser = entries, value_name = "PAGES")]
+    #[arg(long, default_value_t = 1_048_576, value_parser = whole::<usize>(1, 67_108_864), value_name = "PAGES")]
     pub max_tree_size: usize,
 }
 
@@ -136,25 +136,24 @@ pub struct RequestOptions {
     )]
     pub stream_stall_timeout_secs: u64,
     /// Largest request body; all bodies that wait for their turn take together at most this much or 256 MiB, whichever is more
-    #[arg(long, default_value_t = 536_870_912, value_parser = payload, value_name = "BYTES")]
+    #[arg(long, default_value_t = 536_870_912, value_parser = whole::<usize>(1024, 1 << 40), value_name = "BYTES")]
     pub max_payload_size: usize,
     /// Time that running requests get to end after SIGTERM
-    #[arg(long, default_value_t = 180, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 180, value_parser = whole::<u64>(0, MOST_SECONDS), value_name = "SECONDS")]
     pub shutdown_grace_period_secs: u64,
     /// Generations that run at once: -1 = 1024 per core and at least 4096, 0 = no limit
     #[arg(
         long,
         default_value_t = -1,
-        allow_negative_numbers = true,
-        value_parser = clap::value_parser!(i64).range(-1..=1_000_000),
+        value_parser = running,
         value_name = "REQUESTS"
     )]
     pub max_concurrent_requests: i64,
     /// Generations that wait for a place beyond that limit; 0 refuses at once
-    #[arg(long, default_value_t = 100, value_parser = queue, value_name = "REQUESTS")]
+    #[arg(long, default_value_t = 100, value_parser = whole::<usize>(0, 1_000_000), value_name = "REQUESTS")]
     pub queue_size: usize,
     /// Longest wait for a place
-    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 60, value_parser = whole::<u64>(0, MOST_SECONDS), value_name = "SECONDS")]
     pub queue_timeout_secs: u64,
     /// Headers to take the request id from, first match wins
     #[arg(
@@ -202,7 +201,7 @@ impl RequestOptions {
 #[command(next_help_heading = "Retries")]
 pub struct RetryOptions {
     /// Attempts in all, the first one included
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100), value_name = "ATTEMPTS")]
+    #[arg(long, default_value_t = 5, value_parser = whole::<u32>(1, 100), value_name = "ATTEMPTS")]
     pub retry_max_retries: u32,
     /// Wait before the second attempt
     #[arg(long, default_value_t = 50, value_parser = millis(), value_name = "MILLISECONDS")]
@@ -352,7 +351,7 @@ pub struct AuthOptions {
 #[command(next_help_heading = "Metrics")]
 pub struct MetricsOptions {
     /// Port of a second listener for /metrics; the main port always serves it
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_parser = port())]
     pub prometheus_port: Option<u16>,
     /// Address of that listener
     #[arg(long, default_value = "0.0.0.0", value_name = "ADDRESS")]
@@ -396,17 +395,44 @@ pub struct LogOptions {
 
 // ------------------------------------------------------------------ bounds
 
-/// Time limits: at least a second, at most a hundred years, so that deadlines can be added without overflow.
-fn seconds() -> RangedU64ValueParser {
-    RangedU64ValueParser::new().range(1..=3_155_760_000)
+/// A hundred years: deadlines can be added without overflow.
+const MOST_SECONDS: u64 = 3_155_760_000;
+
+fn port() -> impl Fn(&str) -> Result<u16, String> + Clone + Send + Sync + 'static {
+    whole(1, u64::from(u16::MAX))
 }
 
-fn millis() -> RangedU64ValueParser {
-    RangedU64ValueParser::new().range(1..=86_400_000)
+fn seconds() -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
+    whole(1, MOST_SECONDS)
 }
 
-fn count() -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(1..)
+fn millis() -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
+    whole(1, 86_400_000)
+}
+
+fn count() -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync + 'static {
+    whole(1, u64::from(u32::MAX))
+}
+
+/// Every number's error says which ones are allowed.
+fn whole<T: TryFrom<u64>>(
+    least: u64,
+    most: u64,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        let number = number.and_then(|number| T::try_from(number).ok());
+        number.ok_or_else(|| format!("it must be a whole number from {least} to {most}"))
+    }
+}
+
+/// -1 stands for a number that follows from the machine.
+fn running(text: &str) -> Result<i64, String> {
+    let number = text
+        .parse()
+        .ok()
+        .filter(|number| (-1..=1_000_000).contains(number));
+    number.ok_or_else(|| "it must be a whole number from -1 to 1000000".to_owned())
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -426,24 +452,4 @@ fn number_in(text: &str, holds: fn(f64) -> bool, allowed: &str) -> Result<f64, S
         .ok()
         .filter(|value| holds(*value))
         .ok_or_else(|| format!("it must be {allowed}"))
-}
-
-fn entries(text: &str) -> Result<usize, String> {
-    whole_in(text, 1, 67_108_864)
-}
-
-fn payload(text: &str) -> Result<usize, String> {
-    whole_in(text, 1024, 1 << 40)
-}
-
-fn queue(text: &str) -> Result<usize, String> {
-    whole_in(text, 0, 1_000_000)
-}
-
-fn whole_in(text: &str, least: usize, most: usize) -> Result<usize, String> {
-    let allowed = || format!("it must be a whole number from {least} to {most}");
-    text.parse()
-        .ok()
-        .filter(|value| (least..=most).contains(value))
-        .ok_or_else(allowed)
 }

@@ -42,7 +42,7 @@ fn describe(arg: &Arg) -> Value {
     })
 }
 
-fn kind_of(arg: &Arg) -> &'static str {
+pub(crate) fn kind_of(arg: &Arg) -> &'static str {
     if is_list(arg) {
         return "list";
     }

@@ -1,8 +1,10 @@
 //! Rules that one option alone cannot express. Every error names the flag.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 
 use crate::error::ConfigError;
+use crate::layers::clip;
 use crate::options::{GatewayConfig, Policy};
 
 impl GatewayConfig {
@@ -29,9 +31,7 @@ impl GatewayConfig {
             ("--host", &self.server.host),
             ("--prometheus-host", &self.metrics.prometheus_host),
         ] {
-            if host.is_empty() || host.contains(char::is_whitespace) || host.contains('/') {
-                return fail(format!("{flag} must be an address or a host name, got `{host}`"));
-            }
+            check_host(flag, host)?;
         }
         if self.metrics.prometheus_port == Some(self.server.port) {
             return fail(format!(
@@ -63,6 +63,25 @@ fn fail(message: String) -> Result<(), ConfigError> {
     Err(ConfigError::new(message))
 }
 
+fn check_host(flag: &str, host: &str) -> Result<(), ConfigError> {
+    if host.is_empty() || host.contains(char::is_whitespace) || host.contains('/') {
+        return fail(format!(
+            "{flag} must be an address or a host name of this machine, got `{}`",
+            clip(host)
+        ));
+    }
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let parts: Vec<&str> = host.split('.').collect();
+    let is_dotted = parts.len() == 4 && parts.iter().all(|part| part.bytes().all(|b| b.is_ascii_digit()));
+    if (is_dotted || host.contains(':')) && bare.parse::<IpAddr>().is_err() {
+        return fail(format!(
+            "{flag} must be an address or a host name of this machine; `{}` is no IP address",
+            clip(host)
+        ));
+    }
+    Ok(())
+}
+
 fn check_worker_urls(urls: &[String]) -> Result<(), ConfigError> {
     let mut seen = HashSet::new();
     for url in urls {
@@ -71,19 +90,21 @@ fn check_worker_urls(urls: &[String]) -> Result<(), ConfigError> {
             Some(("unix", path)) => path.starts_with('/') && path.len() > 1,
             Some(("http" | "https", _)) => {
                 return fail(format!(
-                    "--worker-urls: workers are reached over gRPC, not HTTP, got `{url}`; start the worker with \
-                     --grpc-port or --grpc-mode and give grpc://HOST:PORT"
+                    "--worker-urls: workers are reached over gRPC, not HTTP, got `{}`; start the worker with \
+                     --grpc-port or --grpc-mode and give grpc://HOST:PORT",
+                    clip(url)
                 ));
             }
             _ => false,
         };
         if !complete {
             return fail(format!(
-                "--worker-urls: must be grpc://HOST:PORT or unix:///PATH, got `{url}`"
+                "--worker-urls: must be grpc://HOST:PORT or unix:///PATH, got `{}`",
+                clip(url)
             ));
         }
         if !seen.insert(url.trim_end_matches('/')) {
-            return fail(format!("--worker-urls: `{url}` is given twice"));
+            return fail(format!("--worker-urls: `{}` is given twice", clip(url)));
         }
     }
     Ok(())
@@ -105,7 +126,8 @@ fn check_headers(names: &[String]) -> Result<(), ConfigError> {
         .find(|name| name.is_empty() || !name.chars().all(is_token))
     {
         Some(name) => fail(format!(
-            "--request-id-headers must be names of HTTP headers, got `{name}`"
+            "--request-id-headers must be names of HTTP headers, got `{}`",
+            clip(name)
         )),
         None => Ok(()),
     }

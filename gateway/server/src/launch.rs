@@ -1,6 +1,9 @@
 //! The command line: parse, log, serve, end with a status.
 
-use std::io::{IsTerminal, Write};
+use std::{
+    ffi::OsString,
+    io::{IsTerminal, Write},
+};
 
 use smg_config::{Command, ConfigError, GatewayConfig, LogLevel};
 use tokio_util::task::TaskTracker;
@@ -13,7 +16,7 @@ const EXIT_FAILURE: i32 = 1;
 
 /// Runs the program with the arguments after its name and returns its exit status. Handles SIGTERM and SIGINT:
 /// the first one drains, the second ends at once.
-pub fn main_from_args(args: Vec<String>) -> i32 {
+pub fn main_from_args<A: Into<OsString>>(args: impl IntoIterator<Item = A>) -> i32 {
     match smg_config::parse(args) {
         Ok(Command::Print(text)) => {
             // A reader that closed the pipe has read enough.
