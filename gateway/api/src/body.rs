@@ -8,10 +8,8 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 use serde_json::value::RawValue;
 
+use crate::clip::clip;
 use crate::error::ApiError;
-
-/// Characters of a wrong value that an error message repeats.
-const MAX_QUOTED_CHARS: usize = 120;
 
 /// A JSON object cut into its top-level fields, whose values are not parsed yet.
 ///
@@ -107,7 +105,7 @@ fn wrong_field(path: &str, field: &str, error: &serde_json::Error) -> ApiError {
             field.to_owned()
         };
         let param = join(&join(path, &parent), name);
-        let message = format!("{param} is required");
+        let message = format!("{} is required", clip(&param));
         return ApiError::missing(param, message);
     }
     let too_deep = text.starts_with("recursion limit");
@@ -116,8 +114,8 @@ fn wrong_field(path: &str, field: &str, error: &serde_json::Error) -> ApiError {
     } else {
         field
     };
-    let param = shorten(&join(path, field));
-    let message = format!("{param} {}", predicate(&text));
+    let param = join(path, field);
+    let message = format!("{} {}", clip(&param), predicate(&text));
     ApiError::bad_request(param, message)
 }
 
@@ -147,7 +145,7 @@ fn predicate(text: &str) -> String {
         .strip_prefix("unknown variant ")
         .and_then(|rest| rest.rsplit_once(", expected "))
     {
-        return format!("must be {wanted}, got {}", shorten(given));
+        return format!("must be {wanted}, got {}", clip(given));
     }
     if text.starts_with("recursion limit") {
         return "is nested more than 128 levels deep".to_owned();
@@ -155,7 +153,7 @@ fn predicate(text: &str) -> String {
     if text == "number out of range" {
         return "is a number out of range".to_owned();
     }
-    shorten(text)
+    clip(text).into_owned()
 }
 
 fn wanted_in_words(wanted: &str) -> String {
@@ -179,17 +177,14 @@ fn given_in_words(given: &str) -> String {
         "sequence" => "a list".to_owned(),
         "map" => "an object".to_owned(),
         "unit value" => "null".to_owned(),
-        other => shorten(&other.replacen("floating point", "the number", 1)),
+        other => match other
+            .strip_prefix("string \"")
+            .and_then(|rest| rest.strip_suffix('"'))
+        {
+            Some(text) => format!("string \"{}\"", clip(text)),
+            None => clip(&other.replacen("floating point", "the number", 1)).into_owned(),
+        },
     }
-}
-
-fn shorten(text: &str) -> String {
-    let mut chars = text.chars();
-    let mut short: String = chars.by_ref().take(MAX_QUOTED_CHARS).collect();
-    if chars.next().is_some() {
-        short.push('…');
-    }
-    short
 }
 
 // ------------------------------------------------------------------ serde plumbing
@@ -214,7 +209,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
                     if !seen.insert(key.clone()) {
                         return Err(de::Error::custom(format!(
                             "gives `{}` more than once",
-                            shorten(&key)
+                            clip(&key)
                         )));
                     }
                     fields.push((key, value));

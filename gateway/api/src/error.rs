@@ -5,6 +5,12 @@ use std::borrow::Cow;
 use http::StatusCode;
 use serde::{Serialize, Serializer};
 
+use crate::clip::{MAX_QUOTED_CHARS, clip, clip_to};
+
+/// The most characters of a message. Ours are far shorter; others' words (a worker's, a chat template's) may hold what
+/// a client sent.
+const MAX_MESSAGE_CHARS: usize = 2000;
+
 /// What a client did, or met: status, stable code and a sentence that says what to change.
 ///
 /// Renders the same at every endpoint, as `{"error":{"message","type","param","code"}}`.
@@ -70,7 +76,7 @@ impl ApiError {
             status,
             kind: ErrorKind::of_status(status),
             code: code.into(),
-            message: message.into(),
+            message: bounded(message.into(), MAX_MESSAGE_CHARS),
             param: None,
             retry_after: None,
         }
@@ -107,6 +113,20 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, "unsupported_media_type", message)
     }
 
+    /// 415: the body is compressed.
+    pub fn unsupported_content_encoding(given: &str) -> Self {
+        let message = format!(
+            "the header content-encoding must be absent or `identity`, got `{}`; send the body as plain JSON",
+            clip(given)
+        );
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_content_encoding",
+            message,
+        )
+        .with_param("content-encoding")
+    }
+
     /// 401: the key is absent or wrong.
     pub fn unauthorized() -> Self {
         let message = "Unauthorized: send the API key as `Authorization: Bearer KEY`";
@@ -115,9 +135,9 @@ impl ApiError {
 
     /// 404: no worker serves `model`.
     pub fn model_not_found(model: &str, served: &[&str]) -> Self {
-        let shown: String = model.chars().take(200).collect();
         let message = format!(
-            "The model `{shown}` does not exist; this server has: {}",
+            "The model `{}` does not exist; this server has: {}",
+            clip(model),
             served.join(", ")
         );
         Self::new(StatusCode::NOT_FOUND, "model_not_found", message).with_param("model")
@@ -200,7 +220,7 @@ impl ApiError {
     }
 
     pub fn with_param(mut self, param: impl Into<String>) -> Self {
-        self.param = Some(param.into());
+        self.param = Some(bounded(param.into(), MAX_QUOTED_CHARS));
         self
     }
 
@@ -208,6 +228,14 @@ impl ApiError {
         self.retry_after = Some(seconds);
         self
     }
+}
+
+fn bounded(text: String, max_chars: usize) -> String {
+    let clipped = match clip_to(&text, max_chars) {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(clipped) => Some(clipped),
+    };
+    clipped.unwrap_or(text)
 }
 
 // ------------------------------------------------------------------ rendering
@@ -279,6 +307,13 @@ mod tests {
         assert_eq!(error.status, StatusCode::NOT_FOUND);
         assert_eq!(error.code, "model_not_found");
         assert!(error.message.ends_with("this server has: demo"));
+    }
+
+    #[test]
+    fn words_of_others_and_names_of_fields_are_bounded() {
+        let error = ApiError::from_worker_status(400, "é".repeat(1 << 20)).with_param("k".repeat(1 << 20));
+        assert!(error.message.ends_with("é… (1048576 characters)"));
+        assert!(error.to_json().len() < 5000);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! # Layout
 //!
 //! - `body`: bytes → fields, with errors that name the field.
+//! - `clip`: how much of a client's value an error repeats.
 //! - `unsupported`: the one table of options that this version refuses.
 //! - [`sampling`]: the knobs that all three generating endpoints share.
 //! - [`chat`], [`completions`], [`generate`]: one folder per endpoint, request and response.
@@ -14,6 +15,7 @@
 
 mod body;
 pub mod chat;
+mod clip;
 pub mod completions;
 pub mod error;
 pub mod generate;
@@ -33,6 +35,7 @@ pub use chat::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatMessage, ChatRequest,
     TemplateOptions,
 };
+pub use clip::clip;
 pub use completions::{
     Completion, CompletionChoice, CompletionChunk, CompletionChunkChoice, CompletionLogprobs,
     CompletionRequest,
@@ -47,4 +50,7 @@ pub use routing::Routing;
 pub use sampling::Sampling;
 pub use shapes::{OneOrMany, Prompt};
 pub use tokenize::{DetokenizeRequest, DetokenizeResponse, TokenizeInput, TokenizeRequest, TokenizeResponse};
-pub use usage::{Chunk, ChunkChoice, FinishReason, MatchedStop, PromptTokensDetails, StreamOptions, Usage};
+pub use usage::{
+    Chunk, ChunkChoice, FinishReason, MatchedStop, PromptTokensDetails, StreamOptions, Usage, WholeAnswer,
+    WholeChoice,
+};

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
+use crate::clip::clip;
 use crate::error::ApiError;
 use crate::limits::MAX_RID_CHARS;
 use crate::sampling::require;
@@ -133,7 +134,7 @@ fn check_rids(rids: &[Option<String>]) -> Result<(), ApiError> {
         if !seen.insert(rid) {
             return Err(ApiError::bad_request(
                 "rid",
-                format!("Duplicate request ID detected: {rid}"),
+                format!("Duplicate request ID detected: {}", clip(rid)),
             ));
         }
     }

@@ -6,6 +6,7 @@ use indexmap::IndexMap;
 use serde::Deserialize;
 
 use crate::body::Body;
+use crate::clip::clip;
 use crate::error::ApiError;
 use crate::limits::{MAX_N, MAX_STOP_REGEX_BYTES, MAX_STOPS, MAX_TOKEN_IDS};
 use crate::shapes::OneOrMany;
@@ -13,7 +14,7 @@ use crate::shapes::OneOrMany;
 /// Checked sampling options. `None` means that the client left the choice to the model's own defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// ≥ 0; below 1e-6 is greedy.
+    /// ≥ 0; the engine takes what is below 1e-5 for greedy.
     pub temperature: Option<f32>,
     /// In (0, 1].
     pub top_p: Option<f32>,
@@ -181,12 +182,12 @@ pub(crate) fn from_openai(body: &Body, default_max_tokens: Option<u32>) -> Resul
 /// Reads one `sampling_params` object, whose unknown keys are refused.
 pub(crate) fn from_native(body: &Body) -> Result<Sampling, ApiError> {
     if let Some((unknown, _)) = body.fields().find(|(key, _)| !is_native_key(key)) {
-        let shown: String = unknown.chars().take(100).collect();
         let message = format!(
-            "`{shown}` is no sampling parameter; there are: {}",
+            "`{}` is no sampling parameter; there are: {}",
+            clip(unknown),
             NATIVE_KEYS.join(", ")
         );
-        return Err(ApiError::bad_request(body.path_of(&shown), message).with_code("unknown_parameter"));
+        return Err(ApiError::bad_request(body.path_of(unknown), message).with_code("unknown_parameter"));
     }
     let names: NativeNames = body.read()?;
     let mut sampling = read_shared(body, f64::from(f32::MAX))?;
@@ -357,7 +358,7 @@ impl Check<'_, '_> {
         check_num_ids(&path, bias.len())?;
         bias.into_iter()
             .map(|(key, bias)| {
-                let shown: String = key.chars().take(20).collect();
+                let shown = clip(&key);
                 let digits = !key.is_empty() && key.bytes().all(|b| b.is_ascii_digit());
                 let id = key.parse::<u32>().ok().filter(|_| digits);
                 let id = id.ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Token counts, why a generation ended, and the chunks of a stream that carry both.
+//! Token counts, why a generation ended, and the answers of the OpenAI endpoints that carry both, whole and in chunks.
 
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +79,37 @@ impl StreamOptions {
     }
 }
 
+/// A whole answer of an OpenAI endpoint. Field order is key order.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WholeAnswer<C> {
+    pub id: String,
+    pub object: &'static str,
+    /// Seconds since the epoch.
+    pub created: u64,
+    pub model: String,
+    pub choices: Vec<C>,
+    pub usage: Usage,
+}
+
+/// What the whole answers of one endpoint are about.
+pub trait WholeChoice: Serialize {
+    /// The value of the answer's `object` key.
+    const OBJECT: &'static str;
+}
+
+impl<C: WholeChoice> WholeAnswer<C> {
+    pub fn new(id: String, created: u64, model: String, choices: Vec<C>, usage: Usage) -> Self {
+        Self {
+            id,
+            object: C::OBJECT,
+            created,
+            model,
+            choices,
+            usage,
+        }
+    }
+}
+
 /// One event of a streamed answer of an OpenAI endpoint. Field order is key order.
 ///
 /// Order per index: the chunks of its choice, the last one with the reason; then, if asked for, one chunk for all
@@ -100,6 +131,13 @@ pub struct Chunk<C> {
 pub trait ChunkChoice: Serialize {
     /// The value of the chunk's `object` key.
     const OBJECT: &'static str;
+    type Logprobs;
+
+    /// More text.
+    fn text(index: u32, text: String, logprobs: Option<Self::Logprobs>) -> Self;
+
+    /// Closes an answer: no text, only the reason.
+    fn closing(index: u32, reason: FinishReason, matched_stop: Option<MatchedStop>) -> Self;
 }
 
 impl<C: ChunkChoice> Chunk<C> {

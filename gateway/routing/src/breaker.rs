@@ -142,6 +142,14 @@ impl Breaker {
         (!left.is_zero()).then_some(left)
     }
 
+    /// Since when the one trial of a half-open breaker is out without an outcome.
+    pub fn trial_since(&self) -> Option<Instant> {
+        match self.circuit {
+            Circuit::HalfOpen { trial, .. } => trial,
+            Circuit::Closed { .. } | Circuit::Open { .. } => None,
+        }
+    }
+
     /// Leave to send a request, or `None` while the breaker is open or its one trial is out.
     pub fn acquire(&mut self, now: Instant) -> Option<Permit> {
         if !self.allows(now) {
@@ -382,9 +390,12 @@ mod tests {
         now += TIMEOUT;
         assert_eq!(breaker.state(now), BreakerState::HalfOpen);
         for _ in 0..3 {
+            now += Duration::from_secs(1);
             let trial = breaker.acquire(now).expect("one trial");
             assert!(breaker.acquire(now).is_none());
+            assert_eq!(breaker.trial_since(), Some(now));
             breaker.record(trial, Outcome::Answered, now);
+            assert_eq!(breaker.trial_since(), None);
         }
         assert_eq!(breaker.state(now), BreakerState::Closed);
         call(&mut breaker, Outcome::ServerError, now);

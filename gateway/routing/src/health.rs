@@ -48,6 +48,8 @@ pub enum Probe {
     Loading,
     /// No connection, no answer in time, or an answer that says it is broken.
     Failed,
+    /// Its connection broke and it does not answer a new one: no threshold applies.
+    Gone,
 }
 
 #[derive(Clone, Debug)]
@@ -88,7 +90,7 @@ impl Health {
                 self.failures = 0;
                 self.successes = 0;
             }
-            Probe::Failed => {
+            Probe::Failed | Probe::Gone => {
                 self.successes = 0;
                 self.failures = self.failures.saturating_add(1);
             }
@@ -104,6 +106,7 @@ impl Health {
             (WorkerState::Ready, Probe::Failed) if self.failures >= self.params.failure_threshold => {
                 WorkerState::Unhealthy
             }
+            (WorkerState::Ready, Probe::Gone) => WorkerState::Unhealthy,
             (state, _) => state,
         };
         self.enter(next)
@@ -171,6 +174,17 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_is_gone_is_out_at_once_and_returns_like_an_unhealthy_one() {
+        let mut health = ready();
+        assert_eq!(health.observe(Probe::Gone), Some(WorkerState::Unhealthy));
+        assert_eq!(health.consecutive_failures(), 1);
+        assert_eq!(health.observe(Probe::Healthy), None);
+        assert_eq!(health.observe(Probe::Healthy), Some(WorkerState::Ready));
+        let mut loading = Health::new(HealthParams::default());
+        assert_eq!(loading.observe(Probe::Gone), None);
+    }
+
+    #[test]
     fn a_restarted_worker_is_out_as_soon_as_it_says_that_it_loads() {
         let mut health = ready();
         assert_eq!(health.observe(Probe::Loading), Some(WorkerState::Loading));
@@ -181,7 +195,7 @@ mod tests {
     fn no_probe_ends_draining() {
         let mut health = ready();
         assert_eq!(health.drain(), Some(WorkerState::Draining));
-        for probe in [Probe::Healthy, Probe::Loading, Probe::Failed] {
+        for probe in [Probe::Healthy, Probe::Loading, Probe::Failed, Probe::Gone] {
             assert_eq!(health.observe(probe), None);
         }
         assert_eq!(health.state(), WorkerState::Draining);

@@ -136,6 +136,11 @@ impl Worker {
         self.breaker.lock().retry_after(now)
     }
 
+    /// Since when the outcome of a half-open breaker's one trial is awaited.
+    pub fn trial_since(&self) -> Option<Instant> {
+        self.breaker.lock().trial_since()
+    }
+
     /// Whether a request may be sent at `now`: ready, and the breaker allows it.
     pub fn is_available(&self, now: Instant) -> bool {
         self.state() == WorkerState::Ready && self.breaker.lock().allows(now)

@@ -54,6 +54,8 @@ pub enum SelectError {
         tripped: usize,
         /// When the first breaker lets a request through.
         retry_after: Option<Duration>,
+        /// When the newest trial of a half-open breaker began, if one is out: its outcome may let others through.
+        trial_since: Option<Instant>,
     },
 }
 
@@ -231,6 +233,7 @@ fn unavailable(eligible: &[Arc<Worker>], query: &Query<'_>) -> SelectError {
         draining: count(WorkerState::Draining),
         tripped: ready().count(),
         retry_after: ready().filter_map(|worker| worker.retry_after(query.now)).min(),
+        trial_since: ready().filter_map(|worker| worker.trial_since()).max(),
     }
 }
 

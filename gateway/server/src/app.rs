@@ -8,7 +8,7 @@ use axum::{
     middleware::from_fn_with_state,
     routing::{get, post},
 };
-use smg_api::ApiError;
+use smg_api::{ApiError, clip};
 use tower::ServiceBuilder;
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -96,15 +96,15 @@ pub fn metrics_router(cx: Arc<Context>) -> Router {
 }
 
 async fn unknown_path(request: Request) -> Failure {
-    let path: String = request.uri().path().chars().take(200).collect();
-    ApiError::not_found(format!("there is no route {} {path}", request.method())).into()
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    ApiError::not_found(format!("there is no route {} {}", clip(method), clip(path))).into()
 }
 
 async fn wrong_method(request: Request) -> Failure {
-    let path: String = request.uri().path().chars().take(200).collect();
     let message = format!(
-        "{path} does not take {}; the Allow header lists what it takes",
-        request.method()
+        "{} does not take {}; the Allow header lists what it takes",
+        clip(request.uri().path()),
+        clip(request.method().as_str())
     );
     ApiError::method_not_allowed(message).into()
 }

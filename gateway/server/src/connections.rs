@@ -110,6 +110,8 @@ async fn serve_connection(
     let service =
         TowerToHyperService::new(app.map_request(|request: Request<Incoming>| request.map(Body::new)));
     let mut builder = Builder::new(executor);
+    // NOTE: without `half_close`, with which a client that left is noticed by writing to it only: a request that
+    // writes nothing for minutes would run on for nobody.
     builder
         .http1()
         .timer(TokioTimer::new())

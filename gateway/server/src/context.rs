@@ -19,7 +19,7 @@ use crate::{
     live::LiveRequests,
     serve::{Environment, ServeError},
     telemetry::Telemetry,
-    workers::{Fleet, ProbeTimes, TokenizerSource, Watch},
+    workers::{Alarm, AlarmedConnector, Fleet, ProbeTimes, TokenizerSource, Watch},
 };
 
 pub struct Context {
@@ -127,10 +127,15 @@ impl Context {
             let address: Address = url
                 .parse()
                 .map_err(|source: EngineError| ServeError::Worker(source.to_string()))?;
-            let client = EngineClient::new(address, env.connector.clone(), env.tasks.clone());
+            let alarm = Arc::<Alarm>::default();
+            let connector = AlarmedConnector {
+                inner: env.connector.clone(),
+                alarm: alarm.clone(),
+            };
+            let client = EngineClient::new(address, Arc::new(connector), env.tasks.clone());
             let member = self
                 .fleet
-                .add(url, client)
+                .add(url, client, alarm)
                 .map_err(|source| ServeError::Worker(source.to_string()))?;
             let watch = Watch {
                 fleet: self.fleet.clone(),

@@ -2,7 +2,7 @@
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
-use smg_api::ApiError;
+use smg_api::{ApiError, clip};
 use smg_engine_client::{EngineError, Finish, StatusClass};
 use smg_tokenizer::{DecodeError, StopError, TemplateError, TokenizerError};
 
@@ -106,12 +106,26 @@ impl From<DecodeError> for Failure {
 
 impl From<StopError> for Failure {
     fn from(error: StopError) -> Self {
-        let field = if matches!(error, StopError::EmptyStop) {
-            "stop"
-        } else {
-            "stop_regex"
+        let (field, message) = match &error {
+            StopError::EmptyStop => ("stop", error.to_string()),
+            StopError::Invalid { pattern, reason } => {
+                // The parser draws the pattern; its last line says what is wrong with it.
+                let why = reason.lines().last().unwrap_or_default();
+                let why = why.trim_start_matches("error: ");
+                let message = format!("stop_regex `{}` is not valid: {why}", clip(pattern));
+                ("stop_regex", message)
+            }
+            StopError::MatchesEmpty { pattern } => {
+                let message = format!(
+                    "stop_regex `{}` matches the empty text, so it would stop before the first token; require a \
+                     character",
+                    clip(pattern)
+                );
+                ("stop_regex", message)
+            }
+            StopError::TooLarge { .. } => ("stop_regex", error.to_string()),
         };
-        Self(ApiError::bad_request(field, error.to_string()))
+        Self(ApiError::bad_request(field, message))
     }
 }
 

@@ -11,6 +11,7 @@ pub mod embedded;
 mod endpoints;
 mod error;
 mod exposition;
+mod extract;
 mod launch;
 mod layers;
 mod live;

@@ -10,7 +10,7 @@ use crate::{
     app,
     connections::Connections,
     context::Context,
-    transport::{Binder, Listener, SystemBinder},
+    transport::{Binder, Listener, SystemBinder, Unresolved},
 };
 
 /// Connections that ended their last answer get this long to close.
@@ -48,13 +48,11 @@ pub struct Listening {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error(
-        "cannot listen on {host}:{port} ({flag}): {source}; choose another port or end the program that has it"
-    )]
+    #[error("cannot listen on {host}:{port}: {source}; {}", advice(source, *flags))]
     Bind {
         host: String,
         port: u16,
-        flag: &'static str,
+        flags: ListenFlags,
         source: io::Error,
     },
     #[error("--worker-urls: {0}")]
@@ -67,21 +65,33 @@ pub enum ServeError {
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
 }
 
+/// The options that a listener's address comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenFlags {
+    host: &'static str,
+    port: &'static str,
+}
+
+const MAIN_FLAGS: ListenFlags = ListenFlags {
+    host: "--host",
+    port: "--port",
+};
+
+const METRICS_FLAGS: ListenFlags = ListenFlags {
+    host: "--prometheus-host",
+    port: "--prometheus-port",
+};
+
 /// Serves until told to end; returns after everything that ran has ended.
 pub async fn serve(config: GatewayConfig, env: Environment) -> Result<(), ServeError> {
     let cx = Arc::new(Context::new(&config, &env)?);
     let server = &config.server;
-    let main = bind(&*env.binder, &server.host, server.port, "--port").await?;
+    let main = bind(&*env.binder, &server.host, server.port, MAIN_FLAGS).await?;
     let metrics = match config.metrics.prometheus_port {
-        Some(port) => Some(
-            bind(
-                &*env.binder,
-                &config.metrics.prometheus_host,
-                port,
-                "--prometheus-port",
-            )
-            .await?,
-        ),
+        Some(port) => {
+            let host = &config.metrics.prometheus_host;
+            Some(bind(&*env.binder, host, port, METRICS_FLAGS).await?)
+        }
         None => None,
     };
     let background = CancellationToken::new();
@@ -130,15 +140,33 @@ async fn bind(
     binder: &dyn Binder,
     host: &str,
     port: u16,
-    flag: &'static str,
+    flags: ListenFlags,
 ) -> Result<Box<dyn Listener>, ServeError> {
     let bound = binder.bind(host, port).await;
     bound.map_err(|source| ServeError::Bind {
         host: host.to_owned(),
         port,
-        flag,
+        flags,
         source,
     })
+}
+
+/// What to do about an address that cannot be had.
+fn advice(error: &io::Error, flags: ListenFlags) -> String {
+    let (host, port) = (flags.host, flags.port);
+    if error.get_ref().is_some_and(|why| why.is::<Unresolved>()) {
+        return format!("{host} must be an address of this machine, such as 0.0.0.0, or a name of one");
+    }
+    match error.kind() {
+        io::ErrorKind::AddrInUse => format!("choose another {port} or end the program that has it"),
+        io::ErrorKind::AddrNotAvailable => {
+            format!("{host} is no address of this machine; 0.0.0.0 stands for all that it has")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("choose a {port} of 1024 or more, or run with the right to open this one")
+        }
+        _ => format!("check {host} and {port}"),
+    }
 }
 
 /// Waits for the signal, then for the generations that run.
@@ -182,5 +210,36 @@ impl Environment {
             tasks: TaskTracker::new(),
             on_listening: Box::new(on_listening),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn refusal(host: &str, port: u16) -> String {
+        let bound = bind(&SystemBinder, host, port, MAIN_FLAGS).await;
+        bound.err().unwrap().to_string()
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_with_an_address_is_told_by_its_option() {
+        let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let message = refusal("127.0.0.1", port).await;
+        assert!(message.contains("choose another --port"), "{message}");
+        // Of a network that is for documentation only.
+        let message = refusal("203.0.113.7", 30000).await;
+        assert!(
+            message.contains("--host is no address of this machine") && !message.contains("another"),
+            "{message}"
+        );
+        // Too long for a name, so that nobody is asked for it.
+        let message = refusal(&"x".repeat(300), 30000).await;
+        assert!(message.contains("cannot be resolved"), "{message}");
+        assert!(
+            message.contains("--host must be an address of this machine"),
+            "{message}"
+        );
     }
 }

@@ -9,7 +9,7 @@ use std::{
 use futures::{FutureExt, future::BoxFuture};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpListener,
+    net::{TcpListener, lookup_host},
 };
 
 /// A byte stream to one client.
@@ -33,6 +33,15 @@ pub struct SystemBinder;
 
 struct SystemListener(TcpListener);
 
+/// A host name that stands for no address, inside an `io::Error`.
+#[derive(Debug, thiserror::Error)]
+#[error("the host name cannot be resolved ({0})")]
+pub struct Unresolved(io::Error);
+
+fn unresolved(error: io::Error) -> io::Error {
+    io::Error::other(Unresolved(error))
+}
+
 /// How long to wait after an accept error such as "too many open files", which would repeat at once.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
@@ -44,7 +53,11 @@ impl Binder for SystemBinder {
         async move {
             let listener = match host.parse::<IpAddr>() {
                 Ok(ip) => TcpListener::bind((ip, port)).await?,
-                Err(_) => TcpListener::bind((host.as_str(), port)).await?,
+                Err(_) => {
+                    let resolved = lookup_host((host.as_str(), port)).await;
+                    let addresses: Vec<_> = resolved.map_err(unresolved)?.collect();
+                    TcpListener::bind(addresses.as_slice()).await?
+                }
             };
             let listener: Box<dyn Listener> = Box::new(SystemListener(listener));
             Ok(listener)

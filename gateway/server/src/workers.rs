@@ -1,6 +1,8 @@
 //! The workers as the gateway sees them: their clients, what they serve, and the choice among them.
 
+mod alarm;
 mod load;
+mod trial;
 mod watch;
 
 use std::{
@@ -13,17 +15,23 @@ use std::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::RwLock;
-use smg_api::ApiError;
+use smg_api::{ApiError, clip};
 use smg_engine_client::{EngineClient, ModelInfo};
 use smg_routing::{
     PagedPrompt, Policy, PrefixIndex, Query, Role, RouteRequest, SelectError, Worker, WorkerId, WorkerInfo,
     WorkerSet, WorkerState,
 };
 use smg_tokenizer::Tokenizer;
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 
+use self::trial::{Trials, WakeOnDrop};
 pub(crate) use self::watch::Watch;
-pub use self::{load::TokenizerSource, watch::ProbeTimes};
+pub use self::{
+    alarm::{Alarm, AlarmedConnector},
+    load::TokenizerSource,
+    trial::Unchosen,
+    watch::ProbeTimes,
+};
 use crate::error::{Failure, RETRY_AFTER};
 
 /// All workers, and the one policy that chooses among them.
@@ -32,6 +40,7 @@ pub struct Fleet {
     pub prefixes: PrefixIndex,
     pub policy: Box<dyn Policy>,
     members: RwLock<HashMap<WorkerId, Arc<Member>>>,
+    trials: Arc<Trials>,
     /// Held while a tokenizer is built, so that workers of one model end up sharing it.
     building: tokio::sync::Mutex<()>,
 }
@@ -47,7 +56,8 @@ pub struct Member {
     stale: AtomicBool,
     /// A probe found nobody at the worker's address: whoever answers next is another process.
     gone: AtomicBool,
-    probe_now: Notify,
+    /// Rings when a connection to it ended: it is probed at once.
+    alarm: Arc<Alarm>,
 }
 
 /// What a ready worker serves.
@@ -66,6 +76,8 @@ pub struct Chosen {
     pub member: Arc<Member>,
     /// Prompt tokens that the worker is believed to hold.
     pub predicted_cached: usize,
+    /// NOTE: below `guard`, which must be given back before anybody is woken.
+    _wake: WakeOnDrop,
 }
 
 // === impl Fleet ===
@@ -77,6 +89,7 @@ impl Fleet {
             prefixes,
             policy,
             members: RwLock::default(),
+            trials: Arc::default(),
             building: tokio::sync::Mutex::default(),
         }
     }
@@ -85,6 +98,7 @@ impl Fleet {
         &self,
         url: &str,
         client: EngineClient,
+        alarm: Arc<Alarm>,
     ) -> Result<Arc<Member>, smg_routing::AddWorkerError> {
         let worker = self.set.add(url, WorkerInfo::default())?;
         let member = Arc::new(Member {
@@ -94,7 +108,7 @@ impl Fleet {
             progress: ArcSwap::from_pointee("connecting".to_owned()),
             stale: AtomicBool::new(false),
             gone: AtomicBool::new(false),
-            probe_now: Notify::new(),
+            alarm,
         });
         self.members.write().insert(worker.id(), member.clone());
         Ok(member)
@@ -161,7 +175,7 @@ impl Fleet {
 
     /// Chooses a worker for a prompt and counts the prompt as its load at once. `avoid` lists workers that
     /// already failed on it.
-    pub fn choose(&self, model: &str, prompt: &Routable<'_>, avoid: &[WorkerId]) -> Result<Chosen, Failure> {
+    pub fn choose(&self, model: &str, prompt: &Routable<'_>, avoid: &[WorkerId]) -> Result<Chosen, Unchosen> {
         let pages = PagedPrompt::new(prompt.tokens, prompt.namespace);
         let cached = self.prefixes.match_prompt(&pages);
         let query = Query {
@@ -175,7 +189,8 @@ impl Fleet {
             avoid,
             now: Instant::now().into_std(),
         };
-        let guard = self.set.select(&query, self.policy.as_ref(), &mut rand::rng())?;
+        let selected = self.set.select(&query, self.policy.as_ref(), &mut rand::rng());
+        let guard = selected.map_err(|error| Unchosen::new(error, query.now))?;
         let id = guard.worker().id();
         let predicted_cached = cached
             .iter()
@@ -192,6 +207,7 @@ impl Fleet {
             guard,
             member,
             predicted_cached,
+            _wake: WakeOnDrop(self.trials.clone()),
         })
     }
 
@@ -215,10 +231,10 @@ pub struct Routable<'a> {
 
 fn no_ready_worker(model: Option<&str>) -> Failure {
     let message = match model {
-        Some(model) => {
-            let shown: String = model.chars().take(200).collect();
-            format!("no worker is ready to serve `{shown}`; GET /workers shows what each is doing")
-        }
+        Some(model) => format!(
+            "no worker is ready to serve `{}`; GET /workers shows what each is doing",
+            clip(model)
+        ),
         None => "no worker is ready; GET /workers shows what each is doing".to_owned(),
     };
     ApiError::unavailable(message, RETRY_AFTER).into()
@@ -255,7 +271,7 @@ impl Member {
     /// The connection to it broke: it may be gone, or another process may answer there now.
     pub fn suspect(&self) {
         self.stale.store(true, Ordering::Relaxed);
-        self.probe_now.notify_one();
+        self.alarm.ring();
     }
 }
 

@@ -258,6 +258,177 @@ async fn unknown_paths_and_wrong_methods_are_json() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_refusal_is_plain_text() {
+    let rig = Rig::start([worker()]).await;
+    let cases = [
+        (Method::GET, "/v1/models/%ff", 400, "invalid_url"),
+        (Method::GET, "/v1/models/a/%ff/b", 400, "invalid_url"),
+        (Method::GET, "/workers/%ff", 400, "invalid_url"),
+        (Method::GET, "/workers/%20", 404, "WORKER_NOT_FOUND"),
+        (Method::POST, "/flush_cache?timeout=%ff", 400, "invalid_value"),
+        (
+            Method::POST,
+            "/flush_cache?timeout=1&timeout=x",
+            400,
+            "invalid_value",
+        ),
+        (Method::GET, "/%ff", 404, "not_found"),
+        (Method::GET, "/v1/models/", 404, "not_found"),
+        (Method::POST, "//v1/chat/completions", 404, "not_found"),
+        (Method::OPTIONS, "*", 404, "not_found"),
+        (Method::OPTIONS, CHAT, 405, "method_not_allowed"),
+        (Method::DELETE, GENERATE, 405, "method_not_allowed"),
+        (Method::POST, "/health", 405, "method_not_allowed"),
+        (Method::POST, "/metrics", 405, "method_not_allowed"),
+        (Method::PATCH, "/workers/1", 405, "method_not_allowed"),
+        (
+            Method::from_bytes(b"BREW").unwrap(),
+            "/readiness",
+            405,
+            "method_not_allowed",
+        ),
+        (Method::POST, CHAT, 400, "unsupported_media_type"),
+        (Method::POST, GENERATE, 400, "invalid_body"),
+    ];
+    for (method, path, status, code) in cases {
+        let answer = rig
+            .send(method.clone(), path, &[], Bytes::new())
+            .await
+            .whole()
+            .await;
+        assert_eq!(
+            answer.headers["content-type"], "application/json",
+            "{method} {path}"
+        );
+        answer.assert_error(status, code);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_compressed_body_is_refused_by_its_header() {
+    let rig = Rig::start([worker()]).await;
+    for path in [CHAT, COMPLETIONS, GENERATE, "/tokenize", "/abort_request"] {
+        for coding in ["gzip", "br", "deflate", "zstd", "identity, gzip"] {
+            let headers = [JSON[0], ("content-encoding", coding)];
+            let body = Bytes::from_static(b"\x1f\x8b\x08");
+            let answer = rig.send(Method::POST, path, &headers, body).await.whole().await;
+            let error = answer.assert_error(415, "unsupported_content_encoding");
+            assert_eq!(error["param"], "content-encoding");
+            let message = error["message"].as_str().unwrap();
+            assert!(
+                message.contains(&format!("got `{coding}`")) && message.contains("identity"),
+                "{message}"
+            );
+            assert_eq!(answer.headers["accept-encoding"], "identity");
+        }
+    }
+    let plain = [JSON[0], ("content-encoding", "identity")];
+    let body = Bytes::from(chat("hi").to_string());
+    assert_eq!(rig.send(Method::POST, CHAT, &plain, body).await.status(), 200);
+    let no_body = [("content-encoding", "gzip")];
+    assert_eq!(
+        rig.send(Method::GET, "/v1/models", &no_body, Bytes::new())
+            .await
+            .status(),
+        200
+    );
+}
+
+/// Errors about values of 200,000 characters.
+async fn assert_clipped(cases: &[(&str, Value)]) {
+    let rig = Rig::start([worker()]).await;
+    for (path, body) in cases {
+        let answer = rig.post(path, body).await;
+        let given = answer.text();
+        assert!(
+            (400..=404).contains(&answer.status.as_u16()) && given.len() < 1500,
+            "{path}: {given:.300}"
+        );
+        assert!(!given.contains(&"x".repeat(130)), "{path}: {given}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_about_a_chat_do_not_repeat_it() {
+    let long = "x".repeat(200_000);
+    let part = json!([{"role": "user", "content": [{"type": long}]}]);
+    let fields = [
+        json!({"model": long}),
+        json!({"temperature": long}),
+        json!({"logit_bias": {&long: 1}}),
+        json!({"logit_bias": {&long: "no number"}}),
+        json!({"stop": [[long]]}),
+        json!({"rid": long}),
+        json!({"chat_template_kwargs": long}),
+        json!({"messages": [{"role": long, "content": "hi"}]}),
+        json!({"messages": part}),
+        json!({"messages": long}),
+        json!({"tools": [long]}),
+    ];
+    assert_clipped(&fields.map(|fields| (CHAT, with(chat("hi"), fields)))).await;
+    assert_clipped(&[(CHAT, json!(long))]).await;
+    let rig = Rig::start([worker()]).await;
+    let named = rig.post(CHAT, &with(chat("hi"), json!({"model": long}))).await;
+    let error = named.assert_error(404, "model_not_found");
+    let shown = &long[..100];
+    assert_eq!(
+        error["message"],
+        format!("The model `{shown}… (200000 characters)` does not exist; this server has: demo")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_about_other_bodies_do_not_repeat_them() {
+    let long = "x".repeat(200_000);
+    let native = |more: Value| with(json!({"text": "hi"}), more);
+    let completions = [
+        json!({"model": long}),
+        json!({"logprobs": long}),
+        json!({"prompt": {&long: long}}),
+        json!({"stop_regex": format!("({}", &long[..200])}),
+        json!({"stop_regex": format!("({long}")}),
+    ];
+    assert_clipped(&completions.map(|fields| (COMPLETIONS, completion(fields)))).await;
+    let natives = [
+        json!({"model": long}),
+        json!({"stream": long}),
+        json!({"sampling_params": {&long: 1}}),
+        json!({"sampling_params": {"n": long}}),
+        json!({"sampling_params": long}),
+    ];
+    assert_clipped(&natives.map(|fields| (GENERATE, native(fields)))).await;
+    assert_clipped(&[
+        (GENERATE, json!({"input_ids": [long]})),
+        ("/tokenize", json!({"prompt": "hi", "model": long})),
+        ("/tokenize", json!({"prompt": 5, &long: long})),
+        ("/detokenize", json!({"tokens": long})),
+        ("/abort_request", json!({"rid": {&long: 1}})),
+        ("/abort_request", json!({"abort_all": long})),
+    ])
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_about_a_url_do_not_repeat_it() {
+    let rig = Rig::start([worker()]).await;
+    let path = "x".repeat(50_000);
+    for answer in [
+        rig.get(&format!("/v1/models/{path}")).await,
+        rig.get(&format!("/workers/{path}")).await,
+        rig.get(&format!("/workers/%ff{path}")).await,
+        rig.get(&format!("/flush_cache?timeout={path}")).await,
+        rig.get(&format!("/{path}")).await,
+        rig.post(&format!("/v1/models/{path}"), &json!({})).await,
+    ] {
+        assert!(
+            answer.status.is_client_error() && answer.body.len() < 600,
+            "{answer:?}"
+        );
+        assert!(answer.text().contains("characters)"), "{answer:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_not_supported_is_refused_by_name() {
     let rig = Rig::start([worker()]).await;
     let body = with(chat("hi"), json!({"tools": [{"type": "function"}]}));

@@ -166,6 +166,40 @@ async fn logprobs_are_triples_and_stream_to_the_whole_list() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn logprobs_of_the_prompt_stream_at_the_start_and_at_the_end_only() {
+    let rig = Rig::start([says("abcdef")]).await;
+    let body = json!({"text": "hello", "return_logprob": true, "logprob_start_len": 0, "top_logprobs_num": 2,
+                      "token_ids_logprob": [5], "sampling_params": {"n": 2}, "stream": true});
+    let streamed = rig.post("/generate", &body).await.events();
+    for list in [
+        "input_token_logprobs",
+        "input_top_logprobs",
+        "input_token_ids_logprobs",
+    ] {
+        for index in 0..2 {
+            let events = streamed.iter().filter(|event| event["index"] == index);
+            let lists: Vec<_> = events.map(|event| &event["meta_info"][list]).collect();
+            let lens: Vec<_> = lists.iter().map(|list| list.as_array().unwrap().len()).collect();
+            // Six tokens, and the end.
+            assert_eq!(lens, [5, 0, 0, 0, 0, 0, 5], "{list} of answer {index}");
+            assert_eq!(lists[0], lists[6], "{list} of answer {index}");
+        }
+    }
+    let tokens = |event: &Value| {
+        event["meta_info"]["output_token_logprobs"]
+            .as_array()
+            .unwrap()
+            .len()
+    };
+    let first: Vec<_> = streamed
+        .iter()
+        .filter(|event| event["index"] == 0)
+        .map(tokens)
+        .collect();
+    assert_eq!(first, [1, 2, 3, 4, 5, 6, 6]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_matched_stop_cuts_ids_and_logprobs_alike() {
     let script = Script {
         tokens_per_message: 8,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use common::{Rig, chat, tokenizer, with, worker};
 use serde_json::{Value, json};
 use smg_simulator::{Outcome, Record, Script};
+use tokio::io::AsyncWriteExt;
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -82,6 +83,24 @@ async fn in_mid_stream() {
 async fn during_decode_unstreamed() {
     let rig = rig(Outcome::HangAfter { messages: 2 }).await;
     leave_when(&rig, &chat("hi"), |record| record.counts.requests == 1).await;
+    assert_gone(&rig).await;
+}
+
+/// From here a client that closed its socket and one that closed its sending side only look the same.
+#[tokio::test(start_paused = true)]
+async fn by_closing_the_sending_side_only() {
+    let rig = rig(Outcome::HangAfter { messages: 0 }).await;
+    let mut half = rig.raw().await;
+    let body = chat("hi").to_string();
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    half.write_all((head + &body).as_bytes()).await.unwrap();
+    rig.engines[0]
+        .wait_until(|record| record.counts.requests == 1)
+        .await;
+    half.shutdown().await.unwrap();
     assert_gone(&rig).await;
 }
 

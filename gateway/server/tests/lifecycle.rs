@@ -77,6 +77,66 @@ async fn readiness_counts_the_workers_that_serve() {
         .assert_error(503, "no_available_workers");
 }
 
+/// Never probed for hours: only what breaks can tell.
+fn rarely_probed() -> serde_json::Value {
+    json!({"health_check_interval_secs": 36_000, "disable_retries": true})
+}
+
+async fn assert_turns_at_once(rig: &Rig) {
+    let before = tokio::time::Instant::now();
+    while rig.get("/readiness").await.status != 503 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(
+        before.elapsed() < Duration::from_millis(300),
+        "{:?}",
+        before.elapsed()
+    );
+    let view = rig.get("/workers").await.body_json()["workers"][0].clone();
+    assert_eq!(
+        (&view["status"], &view["is_healthy"]),
+        (&json!("unhealthy"), &json!(false))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_turns_when_an_idle_worker_dies() {
+    let mut rig = Rig::with_options([worker()], &rarely_probed()).await;
+    rig.kill(0).await;
+    assert_turns_at_once(&rig).await;
+    rig.revive(0);
+    tokio::time::timeout(Duration::from_secs(10), rig.until_ready(1))
+        .await
+        .unwrap();
+    assert_eq!(rig.post(CHAT, &chat("hi")).await.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_turns_when_a_stream_breaks() {
+    let script = Script {
+        outcome: Outcome::HangAfter { messages: 1 },
+        ..Script::fixed(tokenizer::ids("abc"))
+    };
+    let rig = Rig::with_options([worker().script(script)], &rarely_probed()).await;
+    let mut exchange = rig.open(CHAT, &with(chat("hi"), json!({"stream": true}))).await;
+    while !exchange.next_piece().await.unwrap().contains("\"a\"") {}
+    rig.kill(0).await;
+    assert!(exchange.whole().await.text().contains("worker_failed"));
+    assert_turns_at_once(&rig).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_breaks_costs_a_living_worker_one_probe() {
+    let rig = Rig::with_options([worker()], &rarely_probed()).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let before = rig.engines[0].counts().health_probes;
+    rig.engines[0].drop_connections();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(rig.engines[0].counts().health_probes, before + 1);
+    assert_eq!(rig.get("/readiness").await.status, 200);
+    assert_eq!(rig.post(CHAT, &chat("hi")).await.status, 200);
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_slow_probe_does_not_take_a_worker_out() {
     let rig = Rig::start([worker()]).await;

@@ -7,6 +7,7 @@ use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::clip::clip;
 use crate::error::ApiError;
 
 #[derive(Debug, Deserialize)]
@@ -149,9 +150,10 @@ fn text_of(path: &str, content: Content) -> Result<String, ApiError> {
             "text" => part.text,
             "refusal" => part.refusal,
             other => {
-                let shown: String = other.chars().take(40).collect();
-                let text =
-                    format!("{param} has type `{shown}`, which is not supported by this version; use `text`");
+                let text = format!(
+                    "{param} has type `{}`, which is not supported by this version; use `text`",
+                    clip(other)
+                );
                 return Err(ApiError::unsupported(param, text));
             }
         };

@@ -3,18 +3,9 @@
 use serde::Serialize;
 
 use crate::logprobs::ChatLogprobs;
-use crate::usage::{Chunk, ChunkChoice, FinishReason, MatchedStop, Usage};
+use crate::usage::{Chunk, ChunkChoice, FinishReason, MatchedStop, WholeAnswer, WholeChoice};
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ChatCompletion {
-    pub id: String,
-    pub object: &'static str,
-    /// Seconds since the epoch.
-    pub created: u64,
-    pub model: String,
-    pub choices: Vec<ChatChoice>,
-    pub usage: Usage,
-}
+pub type ChatCompletion = WholeAnswer<ChatChoice>;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ChatChoice {
@@ -31,17 +22,8 @@ pub struct ChatMessage {
     pub content: Option<String>,
 }
 
-impl ChatCompletion {
-    pub fn new(id: String, created: u64, model: String, choices: Vec<ChatChoice>, usage: Usage) -> Self {
-        Self {
-            id,
-            object: "chat.completion",
-            created,
-            model,
-            choices,
-            usage,
-        }
-    }
+impl WholeChoice for ChatChoice {
+    const OBJECT: &'static str = "chat.completion";
 }
 
 impl ChatMessage {
@@ -76,41 +58,36 @@ pub struct ChatDelta {
 
 impl ChunkChoice for ChatChunkChoice {
     const OBJECT: &'static str = "chat.completion.chunk";
-}
+    type Logprobs = ChatLogprobs;
 
-impl ChatChunkChoice {
-    /// Opens an answer: the role, and empty content.
-    pub fn opening(index: u32) -> Self {
-        Self::of(
-            index,
-            ChatDelta {
-                role: Some("assistant"),
-                content: Some(String::new()),
-            },
-        )
-    }
-
-    /// More text.
-    pub fn text(index: u32, content: String, logprobs: Option<ChatLogprobs>) -> Self {
+    fn text(index: u32, text: String, logprobs: Option<ChatLogprobs>) -> Self {
+        let delta = ChatDelta {
+            role: None,
+            content: Some(text),
+        };
         Self {
             logprobs,
-            ..Self::of(
-                index,
-                ChatDelta {
-                    role: None,
-                    content: Some(content),
-                },
-            )
+            ..Self::of(index, delta)
         }
     }
 
-    /// Closes an answer: no text, only the reason.
-    pub fn closing(index: u32, reason: FinishReason, matched_stop: Option<MatchedStop>) -> Self {
+    fn closing(index: u32, reason: FinishReason, matched_stop: Option<MatchedStop>) -> Self {
         Self {
             finish_reason: Some(reason),
             matched_stop,
             ..Self::of(index, ChatDelta::default())
         }
+    }
+}
+
+impl ChatChunkChoice {
+    /// Opens an answer: the role, and empty content.
+    pub fn opening(index: u32) -> Self {
+        let delta = ChatDelta {
+            role: Some("assistant"),
+            content: Some(String::new()),
+        };
+        Self::of(index, delta)
     }
 
     fn of(index: u32, delta: ChatDelta) -> Self {

@@ -5,37 +5,9 @@ use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 
 use crate::logprobs::finite_logprob;
-use crate::usage::{Chunk, ChunkChoice, FinishReason, MatchedStop, Usage};
+use crate::usage::{Chunk, ChunkChoice, FinishReason, MatchedStop, WholeAnswer, WholeChoice};
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Completion {
-    pub id: String,
-    pub object: &'static str,
-    /// Seconds since the epoch.
-    pub created: u64,
-    pub model: String,
-    pub choices: Vec<CompletionChoice>,
-    pub usage: Usage,
-}
-
-impl Completion {
-    pub fn new(
-        id: String,
-        created: u64,
-        model: String,
-        choices: Vec<CompletionChoice>,
-        usage: Usage,
-    ) -> Self {
-        Self {
-            id,
-            object: "text_completion",
-            created,
-            model,
-            choices,
-            usage,
-        }
-    }
-}
+pub type Completion = WholeAnswer<CompletionChoice>;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CompletionChoice {
@@ -58,13 +30,15 @@ pub struct CompletionChunkChoice {
     pub matched_stop: Option<MatchedStop>,
 }
 
-impl ChunkChoice for CompletionChunkChoice {
+impl WholeChoice for CompletionChoice {
     const OBJECT: &'static str = "text_completion";
 }
 
-impl CompletionChunkChoice {
-    /// More text.
-    pub fn text(index: u32, text: String, logprobs: Option<CompletionLogprobs>) -> Self {
+impl ChunkChoice for CompletionChunkChoice {
+    const OBJECT: &'static str = "text_completion";
+    type Logprobs = CompletionLogprobs;
+
+    fn text(index: u32, text: String, logprobs: Option<CompletionLogprobs>) -> Self {
         Self {
             index,
             text,
@@ -74,8 +48,7 @@ impl CompletionChunkChoice {
         }
     }
 
-    /// Closes an answer: no text, only the reason.
-    pub fn closing(index: u32, reason: FinishReason, matched_stop: Option<MatchedStop>) -> Self {
+    fn closing(index: u32, reason: FinishReason, matched_stop: Option<MatchedStop>) -> Self {
         Self {
             index,
             text: String::new(),

@@ -297,14 +297,19 @@ fn a_long_wrong_value_is_not_repeated_whole() {
     refused(
         chat(&format!(r#""top_k":"{}""#, "x".repeat(1_000_000))),
         "top_k",
-        "…",
+        "got string \"xxx",
+    );
+    refused(
+        chat(&format!(r#""top_k":"{}""#, "x".repeat(1_000_000))),
+        "top_k",
+        "x… (1000000 characters)\"",
     );
     refused(
         generate(&format!(
             r#""text":"x","sampling_params":{{"{0}":1}}"#,
             "k".repeat(5000)
         )),
-        &format!("sampling_params.{}", "k".repeat(100)),
+        &format!("sampling_params.{}… (5016 characters)", "k".repeat(84)),
         "is no sampling parameter",
     );
 }

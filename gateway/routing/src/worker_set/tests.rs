@@ -207,6 +207,7 @@ fn an_unknown_model_differs_from_one_whose_workers_are_all_broken() {
             draining: 0,
             tripped: 2,
             retry_after: Some(Duration::from_secs(60)),
+            trial_since: None,
         }
     );
     let unknown = Query {

@@ -9,7 +9,7 @@ use axum::{
 use futures::future::join_all;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use smg_api::ApiError;
+use smg_api::{ApiError, clip};
 
 use crate::{
     context::Context,
@@ -31,7 +31,8 @@ pub async fn abort(State(cx): State<Arc<Context>>, request: Request) -> Result<R
     let incoming = Incoming::any(request)?;
     let request: AbortRequest = serde_json::from_slice(&incoming.body).map_err(|error| {
         ApiError::invalid_body(format!(
-            "the body must be an object with `rid` (text) or `abort_all` (bool): {error}"
+            "the body must be an object with `rid` (text) or `abort_all` (bool): {}",
+            clip(&error.to_string())
         ))
     })?;
     let aborted = match (&request.rid, request.abort_all) {

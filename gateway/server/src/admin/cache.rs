@@ -1,22 +1,22 @@
 //! `/flush_cache`: empties the prefix cache of every worker.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
-    extract::{Query, State},
+    extract::State,
     response::{IntoResponse, Response},
 };
 use futures::future::join_all;
 use http::StatusCode;
 use serde_json::json;
-use smg_api::ApiError;
+use smg_api::{ApiError, clip};
 
-use crate::{context::Context, error::Failure, workers::Member};
+use crate::{context::Context, error::Failure, extract::QueryPairs, workers::Member};
 
 /// `?timeout=` is how many seconds a busy worker may take to become idle.
 pub async fn flush(
     State(cx): State<Arc<Context>>,
-    Query(query): Query<HashMap<String, String>>,
+    QueryPairs(query): QueryPairs,
 ) -> Result<Response, Failure> {
     let timeout = match query.get("timeout") {
         Some(given) => parse_seconds(given)?,
@@ -70,11 +70,7 @@ fn parse_seconds(given: &str) -> Result<f32, Failure> {
         .ok()
         .filter(|seconds| (0.0..=600.0).contains(seconds));
     seconds.ok_or_else(|| {
-        let shown: String = given.chars().take(40).collect();
-        ApiError::bad_request(
-            "timeout",
-            format!("timeout must be seconds from 0 to 600, got `{shown}`"),
-        )
-        .into()
+        let message = format!("timeout must be seconds from 0 to 600, got `{}`", clip(given));
+        ApiError::bad_request("timeout", message).into()
     })
 }

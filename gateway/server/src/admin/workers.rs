@@ -2,17 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::{
-    extract::{Path, State},
-    response::Response,
-};
+use axum::{extract::State, response::Response};
 use serde::Serialize;
 use serde_json::{Value, json};
-use smg_api::ApiError;
+use smg_api::{ApiError, clip};
 use smg_routing::WorkerState;
 use tokio::time::Instant;
 
-use crate::{context::Context, endpoints::json, error::Failure, workers::Member};
+use crate::{context::Context, endpoints::json, error::Failure, extract::PathText, workers::Member};
 
 /// Documented keys, and what our workers add.
 #[derive(Serialize)]
@@ -53,13 +50,13 @@ pub async fn list(State(cx): State<Arc<Context>>) -> Result<Response, Failure> {
     json(&json!({"workers": workers, "total": total, "stats": stats}))
 }
 
-pub async fn one(State(cx): State<Arc<Context>>, Path(id): Path<String>) -> Result<Response, Failure> {
+pub async fn one(State(cx): State<Arc<Context>>, PathText(id): PathText) -> Result<Response, Failure> {
     let members = cx.fleet.members();
     match members.iter().find(|member| member.worker.id().to_string() == id) {
         Some(member) => json(&view(&cx, member)),
         None => {
-            let error = ApiError::not_found(format!("there is no worker `{id}`; GET /workers lists them"));
-            Err(error.with_code("WORKER_NOT_FOUND").into())
+            let message = format!("there is no worker `{}`; GET /workers lists them", clip(&id));
+            Err(ApiError::not_found(message).with_code("WORKER_NOT_FOUND").into())
         }
     }
 }

@@ -6,9 +6,7 @@ use axum::{
     extract::{Request, State},
     response::Response,
 };
-use smg_api::{
-    ChatChoice, ChatChunkChoice, ChatCompletion, ChatLogprobs, ChatMessage, ChatRequest, TokenLogprob,
-};
+use smg_api::{ChatChoice, ChatChunkChoice, ChatLogprobs, ChatMessage, ChatRequest, TokenLogprob};
 use smg_engine_client::LogprobRows;
 use smg_tokenizer::Tokenizer;
 
@@ -79,25 +77,15 @@ struct ChatRender {
 impl Render for ChatRender {
     fn delta(&mut self, head: &Head, delta: TextDelta, events: &mut Events) {
         let index = head.index(delta.prompt, delta.sample);
-        let number = index as u32;
-        self.chunks.tally.set(head, index, delta.counts);
+        self.chunks.count(head, index, delta.counts);
         self.opened.resize(head.num_answers(), false);
         if !std::mem::replace(&mut self.opened[index], true) {
-            let choice = ChatChunkChoice::opening(number);
+            let choice = ChatChunkChoice::opening(index as u32);
             self.chunks.send(head, choice, events);
         }
-        let logprobs = delta
-            .logprobs
-            .as_ref()
-            .map(|rows| chat_logprobs(&head.tokenizer, rows));
-        if !delta.text.is_empty() || logprobs.as_ref().is_some_and(|rows| !rows.content.is_empty()) {
-            let choice = ChatChunkChoice::text(number, delta.text, logprobs);
-            self.chunks.send(head, choice, events);
-        }
-        if let Some(end) = delta.end {
-            let choice = ChatChunkChoice::closing(number, end.reason, end.matched);
-            self.chunks.send(head, choice, events);
-        }
+        let rows = delta.logprobs.as_ref().filter(|rows| !rows.token_ids.is_empty());
+        let logprobs = rows.map(|rows| chat_logprobs(&head.tokenizer, rows));
+        self.chunks.tell(head, delta, logprobs, events);
     }
 
     fn end(&mut self, head: &Head, events: &mut Events) {
@@ -107,7 +95,7 @@ impl Render for ChatRender {
     fn whole(&mut self, head: &Head, answers: Vec<Answer>) -> serde_json::Result<Vec<u8>> {
         let mut choices = Vec::with_capacity(answers.len());
         for (index, answer) in answers.into_iter().enumerate() {
-            self.chunks.tally.set(head, index, answer.counts);
+            self.chunks.count(head, index, answer.counts);
             choices.push(ChatChoice {
                 index: index as u32,
                 finish_reason: answer.reason(),
@@ -119,15 +107,7 @@ impl Render for ChatRender {
                 message: ChatMessage::assistant(answer.text),
             });
         }
-        let usage = self.chunks.tally.usage(head);
-        let whole = ChatCompletion::new(
-            head.id.to_string(),
-            head.created,
-            head.model.to_string(),
-            choices,
-            usage,
-        );
-        serde_json::to_vec(&whole)
+        self.chunks.whole(head, choices)
     }
 }
 

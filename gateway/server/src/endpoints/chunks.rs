@@ -1,13 +1,13 @@
-//! Writes the chunks of a streamed answer of an OpenAI endpoint, with the usage that was asked for.
+//! Writes the answers of an OpenAI endpoint, whole and in chunks, with the usage that was asked for.
 
-use smg_api::{Chunk, ChunkChoice, StreamOptions};
+use smg_api::{Chunk, ChunkChoice, StreamOptions, WholeAnswer, WholeChoice};
 
 use super::usage::Tally;
-use crate::pipeline::{Events, Head};
+use crate::pipeline::{Counts, Events, Head, TextDelta};
 
-/// The chunks of one call.
+/// The answers of one call.
 pub struct ChunkWriter<C> {
-    pub tally: Tally,
+    tally: Tally,
     options: StreamOptions,
     /// Reused, so that an event costs no copies of id and model.
     chunk: Option<Chunk<C>>,
@@ -19,6 +19,28 @@ impl<C: ChunkChoice> ChunkWriter<C> {
             tally: Tally::default(),
             options,
             chunk: None,
+        }
+    }
+
+    /// Takes the newest counts of an answer.
+    pub fn count(&mut self, head: &Head, index: usize, counts: Counts) {
+        self.tally.set(head, index, counts);
+    }
+
+    /// The news of an answer: a chunk with text and logprobs, if there are any, and one with the reason of the end.
+    pub fn tell(
+        &mut self,
+        head: &Head,
+        delta: TextDelta,
+        logprobs: Option<C::Logprobs>,
+        events: &mut Events,
+    ) {
+        let number = head.index(delta.prompt, delta.sample) as u32;
+        if !delta.text.is_empty() || logprobs.is_some() {
+            self.send(head, C::text(number, delta.text, logprobs), events);
+        }
+        if let Some(end) = delta.end {
+            self.send(head, C::closing(number, end.reason, end.matched), events);
         }
     }
 
@@ -44,6 +66,13 @@ impl<C: ChunkChoice> ChunkWriter<C> {
             chunk.usage = Some(Some(usage));
             events.json(chunk);
         }
+    }
+
+    /// All answers, whole, as a JSON body.
+    pub fn whole<W: WholeChoice>(&self, head: &Head, choices: Vec<W>) -> serde_json::Result<Vec<u8>> {
+        let (id, model) = (head.id.to_string(), head.model.to_string());
+        let usage = self.tally.usage(head);
+        serde_json::to_vec(&WholeAnswer::new(id, head.created, model, choices, usage))
     }
 
     fn emptied(&mut self, head: &Head) -> &mut Chunk<C> {

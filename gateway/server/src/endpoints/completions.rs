@@ -6,9 +6,7 @@ use axum::{
     extract::{Request, State},
     response::Response,
 };
-use smg_api::{
-    Completion, CompletionChoice, CompletionChunkChoice, CompletionLogprobs, CompletionRequest, Prompt,
-};
+use smg_api::{CompletionChoice, CompletionChunkChoice, CompletionLogprobs, CompletionRequest, Prompt};
 use smg_engine_client::LogprobRows;
 use smg_tokenizer::Tokenizer;
 
@@ -99,6 +97,21 @@ struct CompletionRender {
 // === impl CompletionRender ===
 
 impl CompletionRender {
+    /// The rows of a prompt and of what follows it as the lists of a choice.
+    fn lists(
+        &self,
+        tokenizer: &Tokenizer,
+        (prompt, answer): (Option<&LogprobRows>, Option<&LogprobRows>),
+        offset: &mut usize,
+    ) -> Option<CompletionLogprobs> {
+        let mut lists = None;
+        for rows in prompt.into_iter().chain(answer) {
+            let lists = lists.get_or_insert_with(CompletionLogprobs::default);
+            self.add_rows(tokenizer, rows, offset, lists);
+        }
+        lists
+    }
+
     /// Adds rows to the lists of a choice; `offset` is where the first token starts.
     fn add_rows(
         &self,
@@ -138,35 +151,20 @@ fn num_chars_begun(bytes: &[u8]) -> usize {
 impl Render for CompletionRender {
     fn delta(&mut self, head: &Head, mut delta: TextDelta, events: &mut Events) {
         let index = head.index(delta.prompt, delta.sample);
-        let number = index as u32;
-        self.chunks.tally.set(head, index, delta.counts);
+        self.chunks.count(head, index, delta.counts);
         self.offsets.resize(head.num_answers(), None);
         let before = self.offsets[index];
         let mut offset = before.unwrap_or(0);
-        let mut logprobs =
-            (delta.logprobs.is_some() || delta.prompt_logprobs.is_some()).then(CompletionLogprobs::default);
         if before.is_none()
             && let Some(echo) = &head.prompts[delta.prompt].echo
         {
             delta.text.insert_str(0, echo);
         }
-        if let Some(lists) = &mut logprobs {
-            if let Some(rows) = &delta.prompt_logprobs {
-                self.add_rows(&head.tokenizer, rows, &mut offset, lists);
-            }
-            if let Some(rows) = &delta.logprobs {
-                self.add_rows(&head.tokenizer, rows, &mut offset, lists);
-            }
-        }
+        let rows = (delta.prompt_logprobs.as_deref(), delta.logprobs.as_ref());
+        let logprobs = self.lists(&head.tokenizer, rows, &mut offset);
         self.offsets[index] = Some(offset);
-        if !delta.text.is_empty() || logprobs.as_ref().is_some_and(|lists| !lists.tokens.is_empty()) {
-            let choice = CompletionChunkChoice::text(number, delta.text, logprobs);
-            self.chunks.send(head, choice, events);
-        }
-        if let Some(end) = delta.end {
-            let choice = CompletionChunkChoice::closing(number, end.reason, end.matched);
-            self.chunks.send(head, choice, events);
-        }
+        let logprobs = logprobs.filter(|lists| !lists.tokens.is_empty());
+        self.chunks.tell(head, delta, logprobs, events);
     }
 
     fn end(&mut self, head: &Head, events: &mut Events) {
@@ -176,16 +174,9 @@ impl Render for CompletionRender {
     fn whole(&mut self, head: &Head, answers: Vec<Answer>) -> serde_json::Result<Vec<u8>> {
         let mut choices = Vec::with_capacity(answers.len());
         for (index, answer) in answers.into_iter().enumerate() {
-            self.chunks.tally.set(head, index, answer.counts);
-            let mut logprobs = None;
-            if answer.logprobs.is_some() || answer.prompt_logprobs.is_some() {
-                let (mut lists, mut offset) = (CompletionLogprobs::default(), 0);
-                let prompt_rows = answer.prompt_logprobs.as_deref();
-                for rows in prompt_rows.into_iter().chain(&answer.logprobs) {
-                    self.add_rows(&head.tokenizer, rows, &mut offset, &mut lists);
-                }
-                logprobs = Some(lists);
-            }
+            self.chunks.count(head, index, answer.counts);
+            let rows = (answer.prompt_logprobs.as_deref(), answer.logprobs.as_ref());
+            let logprobs = self.lists(&head.tokenizer, rows, &mut 0);
             let (finish_reason, matched_stop) = (answer.reason(), answer.matched());
             let text = match &head.prompts[answer.prompt].echo {
                 Some(echo) => format!("{echo}{}", answer.text),
@@ -199,15 +190,7 @@ impl Render for CompletionRender {
                 matched_stop,
             });
         }
-        let usage = self.chunks.tally.usage(head);
-        let whole = Completion::new(
-            head.id.to_string(),
-            head.created,
-            head.model.to_string(),
-            choices,
-            usage,
-        );
-        serde_json::to_vec(&whole)
+        self.chunks.whole(head, choices)
     }
 }
 

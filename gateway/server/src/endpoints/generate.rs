@@ -72,7 +72,8 @@ fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
     })
 }
 
-/// Writes native answers. Events are cumulative: each holds the whole answer so far.
+/// Writes native answers. Events are cumulative: each holds the whole answer so far. The logprobs of the prompt, which
+/// would make a stream as long as the prompt times the answer, are told when they come and at the end.
 struct NativeRender {
     as_list: bool,
     with_text: bool,
@@ -132,13 +133,44 @@ impl NativeRender {
     }
 }
 
+/// The logprob lists of a prompt, out of an answer.
+struct PromptLists {
+    tokens: Option<Vec<LogprobTriple>>,
+    top: Option<Vec<Option<Vec<LogprobTriple>>>>,
+    chosen: Option<Vec<Option<Vec<LogprobTriple>>>>,
+}
+
+impl PromptLists {
+    /// Empty ones for those that the answer has: clients look for the keys in every event.
+    fn empty(info: &MetaInfo) -> Self {
+        Self {
+            tokens: info.input_token_logprobs.as_ref().map(|_| Vec::new()),
+            top: info.input_top_logprobs.as_ref().map(|_| Vec::new()),
+            chosen: info.input_token_ids_logprobs.as_ref().map(|_| Vec::new()),
+        }
+    }
+
+    fn swap(&mut self, info: &mut MetaInfo) {
+        std::mem::swap(&mut self.tokens, &mut info.input_token_logprobs);
+        std::mem::swap(&mut self.top, &mut info.input_top_logprobs);
+        std::mem::swap(&mut self.chosen, &mut info.input_token_ids_logprobs);
+    }
+}
+
 impl Render for NativeRender {
     fn delta(&mut self, head: &Head, delta: TextDelta, events: &mut Events) {
         let index = head.index(delta.prompt, delta.sample);
+        let tells_prompt = delta.prompt_logprobs.is_some() || delta.end.is_some();
         self.absorb(head, delta);
         let answer = &mut self.answers[index];
         answer.index = self.as_list.then_some(index);
+        if tells_prompt {
+            return events.json(answer);
+        }
+        let mut lists = PromptLists::empty(&answer.meta_info);
+        lists.swap(&mut answer.meta_info);
         events.json(answer);
+        lists.swap(&mut answer.meta_info);
     }
 
     fn end(&mut self, _head: &Head, _events: &mut Events) {}

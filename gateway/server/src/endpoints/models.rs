@@ -2,20 +2,17 @@
 
 use std::sync::Arc;
 
-use axum::{
-    extract::{Path, State},
-    response::Response,
-};
+use axum::{extract::State, response::Response};
 use smg_api::{ApiError, ModelCard, ModelList};
 
 use super::json;
-use crate::{context::Context, error::Failure};
+use crate::{context::Context, error::Failure, extract::PathText};
 
 pub async fn list(State(cx): State<Arc<Context>>) -> Result<Response, Failure> {
     json(&ModelList::new(cards(&cx)))
 }
 
-pub async fn one(State(cx): State<Arc<Context>>, Path(id): Path<String>) -> Result<Response, Failure> {
+pub async fn one(State(cx): State<Arc<Context>>, PathText(id): PathText) -> Result<Response, Failure> {
     let cards = cards(&cx);
     match cards.iter().find(|card| card.id == id) {
         Some(card) => json(card),

@@ -17,6 +17,7 @@ use axum::{
 };
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, header};
+use http_body::Body as _;
 use http_body_util::BodyExt;
 use smg_api::ApiError;
 
@@ -27,6 +28,9 @@ use crate::{
 
 /// A client that has sent a request's head has this long for the whole body.
 pub const BODY_LIMIT: Duration = Duration::from_secs(60);
+
+/// The content coding that changes nothing.
+const IDENTITY: &str = "identity";
 
 /// The bytes that bodies may take together.
 pub struct BodyMemory(Arc<Ledger>);
@@ -52,6 +56,10 @@ pub struct ReadBody {
 
 pub async fn layer(State(cx): State<Arc<Context>>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
+    if let Some(given) = content_coding(&parts.headers).filter(|_| !body.is_end_stream()) {
+        let refusal = Failure(ApiError::unsupported_content_encoding(&given));
+        return ([(header::ACCEPT_ENCODING, IDENTITY)], refusal).into_response();
+    }
     match read(&cx.bodies, cx.max_body_bytes, &parts.headers, body).await {
         Ok(read) => {
             parts.extensions.insert(read);
@@ -154,6 +162,17 @@ async fn collect(mut body: Body, max_bytes: usize, space: &mut BodySpace) -> Res
     Ok(bytes.freeze())
 }
 
+/// What the body was coded with, if it was.
+fn content_coding(headers: &HeaderMap) -> Option<String> {
+    let given = headers.get_all(header::CONTENT_ENCODING).iter();
+    let words: Vec<_> = given
+        .map(|value| String::from_utf8_lossy(value.as_bytes()))
+        .collect();
+    let words = words.join(", ");
+    let is_plain = |word: &str| word.is_empty() || word.eq_ignore_ascii_case(IDENTITY);
+    (!words.split(',').map(str::trim).all(is_plain)).then_some(words)
+}
+
 fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
@@ -186,6 +205,25 @@ mod tests {
         drop(first);
         assert!(read_whole(&memory, vec![b'x'; 100].into()).await.is_ok());
         assert_eq!(memory.0.taken.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn only_a_coding_that_changes_the_body_counts() {
+        let cases = [
+            (&[][..], None),
+            (&[""], None),
+            (&["Identity", "identity, identity"], None),
+            (&["gzip"], Some("gzip")),
+            (&["identity, BR"], Some("identity, BR")),
+            (&["deflate", "zstd"], Some("deflate, zstd")),
+        ];
+        for (values, coding) in cases {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::CONTENT_ENCODING, value.parse().unwrap());
+            }
+            assert_eq!(content_coding(&headers).as_deref(), coding, "{values:?}");
+        }
     }
 
     #[tokio::test]

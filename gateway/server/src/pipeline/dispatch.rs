@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{
     call::{Head, Render},
     prepare::{Decoding, PreparedPrompt},
-    route::{self, Routed},
+    route::{self, Choice, Routed},
 };
 use crate::{
     context::Context,
@@ -55,6 +55,8 @@ struct Leg {
 }
 
 enum State {
+    /// For a worker, after the outcome of a trial.
+    Waiting,
     Start(Box<Chosen>),
     Running(Box<Running>),
     Over,
@@ -69,11 +71,11 @@ struct Running {
 }
 
 pub fn run(cx: &Arc<Context>, routed: Routed) -> TokenStreams {
-    let Routed { prepared, chosen } = routed;
+    let Routed { prepared, choices } = routed;
     let generation = cx.telemetry.generation(prepared.labels.clone());
     let deadline = cx.times.request.map(|limit| prepared.head.started + limit);
-    let mut prompts = Vec::with_capacity(chosen.len());
-    for (mut prompt, chosen) in prepared.prompts.into_iter().zip(chosen) {
+    let mut prompts = Vec::with_capacity(choices.len());
+    for (mut prompt, choice) in prepared.prompts.into_iter().zip(choices) {
         let decoding = std::mem::take(&mut prompt.decoding);
         let leg = Leg {
             cx: cx.clone(),
@@ -82,7 +84,7 @@ pub fn run(cx: &Arc<Context>, routed: Routed) -> TokenStreams {
             ended: vec![false; prepared.head.n],
             prompt,
             deadline,
-            state: State::Start(Box::new(chosen)),
+            state: choice.into(),
             attempts: 0,
             avoid: Vec::new(),
             due: VecDeque::new(),
@@ -140,6 +142,10 @@ impl Leg {
         loop {
             match std::mem::replace(&mut self.state, State::Over) {
                 State::Over => return None,
+                State::Waiting => match self.choose_in_turn().await {
+                    Ok(chosen) => self.state = State::Start(chosen),
+                    Err(failure) => return Some(Err(failure)),
+                },
                 State::Start(chosen) => match self.open(chosen).await {
                     Ok(running) => self.state = State::Running(Box::new(running)),
                     Err(failure) => return Some(Err(failure)),
@@ -168,6 +174,10 @@ impl Leg {
                 }
             }
         }
+    }
+
+    async fn choose_in_turn(&mut self) -> Result<Box<Chosen>, Failure> {
+        route::choose_in_turn(&self.cx, &self.model, &self.prompt, &self.avoid, self.deadline).await
     }
 
     async fn open(&mut self, chosen: Box<Chosen>) -> Result<Running, Failure> {
@@ -248,12 +258,15 @@ impl Leg {
         let backoff = self.cx.retry.backoff(self.attempts);
         self.cx.telemetry.retry(self.attempts, backoff);
         tokio::time::sleep(backoff).await;
-        let chosen = route::choose(&self.cx, &self.model, &self.prompt, &self.avoid)?;
-        if is_full(&error) && self.avoid.contains(&chosen.member.worker.id()) {
+        let choice = route::choose(&self.cx, &self.model, &self.prompt, &self.avoid)?;
+        if let Choice::Made(chosen) = &choice
+            && is_full(&error)
+            && self.avoid.contains(&chosen.member.worker.id())
+        {
             // The other worker has gone meanwhile.
             return Err(error.into());
         }
-        self.state = State::Start(Box::new(chosen));
+        self.state = choice.into();
         Ok(())
     }
 
@@ -273,6 +286,15 @@ impl Leg {
         for (index, ended) in running {
             *ended = true;
             self.due.push_back(EngineEvent::Complete(aborted(index)));
+        }
+    }
+}
+
+impl From<Choice> for State {
+    fn from(choice: Choice) -> Self {
+        match choice {
+            Choice::Made(chosen) => Self::Start(chosen),
+            Choice::AfterTrial => Self::Waiting,
         }
     }
 }

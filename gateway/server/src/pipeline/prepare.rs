@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::SystemTime};
 
 use serde_json::{Map, Value};
-use smg_api::{ApiError, Sampling, limits::MAX_PROMPT_LOGPROBS, sampling::check_token_id};
+use smg_api::{ApiError, Sampling, clip, limits::MAX_PROMPT_LOGPROBS, sampling::check_token_id};
 use smg_engine_client::{GenerateSpec, ModelInfo};
 use smg_tokenizer::{RenderInput, StopMatcher, Tokenizer};
 
@@ -325,7 +325,7 @@ fn prompt(
     trace: &[(String, String)],
 ) -> Result<PreparedPrompt, Failure> {
     let live = cx.live.enter(&wish.id.value, wish.id.is_rid).map_err(|_| {
-        let message = format!("Duplicate request ID detected: {}", wish.id.value);
+        let message = format!("Duplicate request ID detected: {}", clip(&wish.id.value));
         ApiError::bad_request("rid", message).with_code("duplicate_request_id")
     })?;
     let decoding = decoding(&wish.sampling, served)?;

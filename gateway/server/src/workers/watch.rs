@@ -5,9 +5,9 @@ use std::{
     time::Duration,
 };
 
-use smg_engine_client::{EngineError, StatusClass};
+use smg_engine_client::{EngineError, Health, StatusClass};
 use smg_routing::{Probe, WorkerState};
-use tokio::time::Instant;
+use tokio::time::{Instant, error::Elapsed};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{Fleet, Member, TokenizerSource};
@@ -18,6 +18,9 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The same for a worker that did not come up in time, where no interval is set.
 const LATE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The least time between the end of a probe and the next one, however often connections break.
+const LEAST_PAUSE: Duration = Duration::from_millis(250);
 
 /// When workers are probed.
 #[derive(Clone, Copy)]
@@ -51,15 +54,21 @@ impl Watch {
                 wait = Some(self.times.interval.unwrap_or(LATE_INTERVAL));
                 self.report_late(&mut is_late);
             }
-            let pause = async {
-                tokio::select! {
-                    () = self.member.probe_now.notified() => {}
-                    () = sleep_or_never(wait) => {}
-                }
-            };
-            if stop.run_until_cancelled(pause).await.is_none() {
+            if stop.run_until_cancelled(self.pause(wait)).await.is_none() {
                 return;
             }
+        }
+    }
+
+    /// Waits for the time of the next probe, or for a connection of a worker in service to end.
+    async fn pause(&self, wait: Option<Duration>) {
+        if self.member.worker.state() != WorkerState::Ready {
+            return sleep_or_never(wait).await;
+        }
+        let earliest = Instant::now() + LEAST_PAUSE;
+        tokio::select! {
+            () = self.member.alarm.heard() => tokio::time::sleep_until(earliest).await,
+            () = sleep_or_never(wait) => {}
         }
     }
 
@@ -77,6 +86,7 @@ impl Watch {
         let worker = &self.member.worker;
         if let Some(state) = worker.observe(probe) {
             self.report(state);
+            self.fleet.trials.wake();
         }
         if worker.state() != WorkerState::Ready {
             self.member.stale.store(true, Ordering::Relaxed);
@@ -93,23 +103,36 @@ impl Watch {
     }
 
     async fn probe(&self) -> (Probe, String) {
-        match tokio::time::timeout(self.times.timeout, self.member.client.health()).await {
+        let mut broke = self.member.alarm.take();
+        let mut answer = self.ask().await;
+        if matches!(answer, Ok(Err(EngineError::Disconnected { .. }))) {
+            // That was the old connection; a new one tells whether anybody is there.
+            broke = true;
+            answer = self.ask().await;
+        }
+        let failed = if broke { Probe::Gone } else { Probe::Failed };
+        match answer {
             Ok(Ok(health)) if health.healthy => (Probe::Healthy, "ready".to_owned()),
             // A worker that never served is still on its way, whatever it calls that.
             Ok(Ok(health)) => (self.unless_served(Probe::Failed), health.message),
             Ok(Err(error)) if is_loading(&error) => (Probe::Loading, error.message()),
             Ok(Err(error)) => {
-                if is_broken(&error) {
-                    self.member.stale.store(true, Ordering::Relaxed);
-                    self.member.gone.store(true, Ordering::Relaxed);
+                if !is_broken(&error) {
+                    return (Probe::Failed, error.message());
                 }
-                (Probe::Failed, error.message())
+                self.member.stale.store(true, Ordering::Relaxed);
+                self.member.gone.store(true, Ordering::Relaxed);
+                (failed, error.message())
             }
             Err(_) => (
-                Probe::Failed,
+                failed,
                 format!("no answer to a probe within {:?}", self.times.timeout),
             ),
         }
+    }
+
+    async fn ask(&self) -> Result<Result<Health, EngineError>, Elapsed> {
+        tokio::time::timeout(self.times.timeout, self.member.client.health()).await
     }
 
     fn unless_served(&self, probe: Probe) -> Probe {
@@ -135,6 +158,7 @@ impl Watch {
                 }
                 if self.member.gone.swap(false, Ordering::Relaxed) {
                     self.member.worker.restarted();
+                    self.fleet.trials.wake();
                 }
                 Probe::Healthy
             }
