@@ -25,8 +25,7 @@ class Child:
         self._output = output
         self._process = subprocess.Popen(
             command,
-            # A child inherits this process's environment; nothing is read out of it here.
-            env={**os.environ, **extra_env},  # noqa: TID251
+            env={**os.environ, **extra_env},  # noqa: TID251 (a child inherits the whole environment)
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -150,8 +150,7 @@ def require_engine() -> None:
 
 def worker_threads(num_workers: int) -> dict[str, str]:
     """Environment that splits the CPU cores evenly, unless the user has decided."""
-    # The user's own choice for the workers wins.
-    if "OMP_NUM_THREADS" in os.environ:  # noqa: TID251
+    if "OMP_NUM_THREADS" in os.environ:  # noqa: TID251 (a user's choice for the workers wins)
         return {}
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
