@@ -11,6 +11,8 @@ LIGHT = [
     "sglang.extension.registry",
     "sglang.srt.extension_points",
     "sglang.srt.environ",
+    "sglang.srt.plugins",
+    "sglang.srt.speculative.spec_registry",
     "sglang.srt.server_args",
     "sglang.srt.core.messages",
     "sglang.srt.entrypoints.launch",

@@ -35,10 +35,12 @@ def run(argv: Sequence[str]) -> int:
 
 def lines(argv: Sequence[str]) -> list[str]:
     """`name = value  (origin)`, in the order of `--help`."""
+    from sglang.srt import plugins
     from sglang.srt.arg_groups.declaration import options_of
     from sglang.srt.entrypoints.front_door import front_door_options
     from sglang.srt.server_args import ServerArgs, resolve_server_args
 
+    plugins.load_plugins()  # as a server does: they may add options and change values
     args, origins = resolve_server_args(
         argv, prog="sglang config show", extra=front_door_options, needs_model=False
     )

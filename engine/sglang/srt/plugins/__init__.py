@@ -61,7 +61,7 @@ def register_plugins() -> None:
         except Exception as error:
             logger.exception("The %s failed and is left out.", source)
             HookRegistry.discard(source)
-            state = f"failed: {type(error).__name__}: {error}"
+            state = _failure(error)
         else:
             state = "loaded"
         finally:
@@ -106,12 +106,16 @@ def _imported(found: FoundEntryPoint) -> tuple[str, Callable[[], Any] | None]:
     plugin = load_entry_point(found)
     if isinstance(plugin, LoadError):
         logger.error("The plugin %s", plugin, exc_info=plugin.error)
-        return f"failed: {type(plugin.error).__name__}: {plugin.error}", None
+        return _failure(plugin.error), None
     if not callable(plugin):
         state = f"failed: it is {plugin!r}, and not a function without arguments"
         logger.error("The plugin %s %s", found, state)
         return state, None
     return "imported", plugin
+
+
+def _failure(error: Exception) -> str:
+    return f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _allowed_names() -> frozenset[str]:
