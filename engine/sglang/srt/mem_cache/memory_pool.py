@@ -181,8 +181,9 @@ class MHATokenToKVPool(KVCache):
         cache_v: torch.Tensor,
     ) -> None:
         # cache_k, cache_v: [num_tokens, num_kv_heads, head_dim]
-        self.k_buffer[layer.layer_id][loc] = cache_k.to(self.dtype)
-        self.v_buffer[layer.layer_id][loc] = cache_v.to(self.dtype)
+        # Assigning to buffer[loc] does the same in ten times the time.
+        self.k_buffer[layer.layer_id].index_copy_(0, loc, cache_k.to(self.dtype))
+        self.v_buffer[layer.layer_id].index_copy_(0, loc, cache_v.to(self.dtype))
 
 
 def zeroed(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -25,7 +25,8 @@ class GatheredKV:
         self._filled: set[int] = set()
         self._lengths: list[int] = []
         self._slots = torch.empty(0, 0, dtype=torch.int64)  # [batch_size, capacity]
-        self._new: tuple[torch.Tensor, torch.Tensor] = (self._slots, self._slots)
+        self._last = torch.empty(0, dtype=torch.int64)  # [batch_size], places of the new tokens
+        self._new_rows: torch.Tensor | None = None  # the same in the flattened copies of a layer
 
     def invalidate(self) -> None:
         self._lengths = []
@@ -38,10 +39,9 @@ class GatheredKV:
             self._filled.clear()
             self._slots = torch.nn.functional.pad(slots, (0, _ROOM))
         self._lengths = list(lengths)
-        last = batch.seq_lens - 1
-        rows = torch.arange(len(lengths), device=slots.device)
-        self._new = (rows, last)
-        self._slots[rows, last] = slots[rows, last]
+        self._last, self._new_rows = batch.seq_lens - 1, None
+        places = self._last.unsqueeze(1)
+        self._slots.scatter_(1, places, slots.gather(1, places))
 
     def read(
         self,
@@ -55,15 +55,24 @@ class GatheredKV:
         head_dim].
         """
         if layer_id in self._filled:
-            rows, last = self._new
             for copy, values in zip(self._copies[layer_id], new, strict=True):
-                copy[rows, :, last] = values
+                head_dim = copy.shape[-1]
+                rows = self._rows_of_new(copy)
+                copy.view(-1, head_dim).index_copy_(0, rows, values.reshape(-1, head_dim))
         else:
             self._copies[layer_id] = self._gather(layer_id, pool)
             self._filled.add(layer_id)
         longest = max(self._lengths)
         keys, values = (copy.flatten(0, 1)[:, :longest] for copy in self._copies[layer_id])
         return keys, values
+
+    def _rows_of_new(self, copy: torch.Tensor) -> torch.Tensor:
+        # copy: [batch_size, kv_heads, capacity, head_dim] -> [batch_size * kv_heads]
+        if self._new_rows is None:
+            batch_size, num_heads, capacity, _ = copy.shape
+            heads = torch.arange(batch_size * num_heads, device=copy.device)
+            self._new_rows = heads * capacity + self._last.repeat_interleave(num_heads)
+        return self._new_rows
 
     def _continues(self, lengths: list[int], slots: torch.Tensor) -> bool:
         if [length + 1 for length in self._lengths] != lengths:
