@@ -1,0 +1,1 @@
+"""What programs run against: our own server, and other providers' APIs."""

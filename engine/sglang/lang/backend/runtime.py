@@ -1,0 +1,180 @@
+"""A server of our own, started as a child process and ended with this one."""
+
+import atexit
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from sglang.lang.backend.http_client import HttpClient
+from sglang.lang.backend.runtime_endpoint import RuntimeEndpoint
+
+HOST = "127.0.0.1"
+FIRST_PORT, LAST_PORT = 30000, 40000
+END_TIMEOUT = 15.0  # seconds for a drained end
+PROBE_TIMEOUT = 20.0  # seconds for one health check, which generates a token
+POLL_INTERVAL = 0.25
+
+
+class Runtime:
+    """`Runtime(model_path=…)` takes the server's options by name: `page_size=16`."""
+
+    def __init__(
+        self, log_level: str = "error", launch_timeout: float = 300.0, **options: Any
+    ) -> None:
+        """Returns when the server answers. TimeoutError after `launch_timeout` seconds,
+        RuntimeError when the server ends before.
+        """
+        host = options.pop("host", HOST)
+        port = options.pop("port", None) or _free_port()
+        self.url = f"http://{host}:{port}"
+        self.generate_url = f"{self.url}/generate"
+        self._api_key: str | None = options.get("api_key")
+        flags = _flags({**options, "host": host, "port": port, "log_level": log_level})
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "sglang.launch_server", *flags],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # errors come on the other stream
+        )
+        atexit.register(self.shutdown)
+        try:
+            self._http = HttpClient(self.url, self._api_key)
+            self._await_ready(launch_timeout)
+            self.endpoint = RuntimeEndpoint(self.url, self._api_key)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def shutdown(self) -> None:
+        """Ends the server; does nothing the second time."""
+        atexit.unregister(self.shutdown)
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(END_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def generate(  # noqa: PLR0913
+        self,
+        prompt: str | list[str],
+        sampling_params: dict[str, Any] | None = None,
+        return_logprob: bool | list[bool] | None = None,
+        logprob_start_len: int | list[int] | None = None,
+        top_logprobs_num: int | list[int] | None = None,
+        lora_path: str | list[str | None] | None = None,
+        session_id: str | None = None,
+    ) -> str:
+        """The reply of `/generate` as JSON text."""
+        body = {
+            "text": prompt,
+            "sampling_params": sampling_params or {},
+            "return_logprob": return_logprob,
+            "logprob_start_len": logprob_start_len,
+            "top_logprobs_num": top_logprobs_num,
+            "lora_path": lora_path,
+            "session_id": session_id,
+        }
+        given = {name: value for name, value in body.items() if value is not None}
+        return json.dumps(self._http.post("/generate", given))
+
+    async def async_generate(
+        self, prompt: str, sampling_params: dict[str, Any] | None = None
+    ) -> AsyncIterator[str]:
+        """The pieces of one answer, as they come."""
+        import asyncio
+
+        pieces = self._pieces(prompt, sampling_params or {})
+        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+            yield piece
+
+    def encode(self, prompt: str | list[str]) -> str:
+        """The reply of `/encode`, which only servers of embedding models have, as JSON text."""
+        return json.dumps(self._http.post("/encode", {"text": prompt}))
+
+    def get_tokenizer(self) -> Any:
+        """The model's tokenizer, of the package transformers."""
+        from transformers import AutoTokenizer
+
+        info = self.endpoint.model_info
+        return AutoTokenizer.from_pretrained(info.get("tokenizer_path") or info["model_path"])
+
+    def cache_prefix(self, prefix: str) -> None:
+        self.endpoint.cache_prefix(prefix)
+
+    def flush_cache(self) -> None:
+        self.endpoint.flush_cache()
+
+    def start_profile(self) -> None:
+        self.endpoint.start_profile()
+
+    def stop_profile(self) -> None:
+        self.endpoint.stop_profile()
+
+    def get_server_info(self) -> dict[str, Any]:
+        return self.endpoint.get_server_info()
+
+    def __enter__(self) -> "Runtime":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.shutdown()
+
+    def _await_ready(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        pause = threading.Event()
+        while not self._http.answers("/health_generate", PROBE_TIMEOUT):
+            if (code := self._process.poll()) is not None:
+                raise RuntimeError(
+                    f"the server ended with code {code} before it was ready; it has said why, and "
+                    'says more with log_level="info"'
+                )
+            if time.monotonic() >= deadline:
+                raise TimeoutError(
+                    f"the server was not ready after {timeout:g} s; raise launch_timeout, or look "
+                    'at what it does with log_level="info"'
+                )
+            pause.wait(POLL_INTERVAL)
+
+    def _pieces(self, prompt: str, sampling_params: dict[str, Any]) -> Iterator[str]:
+        body = {"text": prompt, "sampling_params": sampling_params, "stream": True}
+        seen = 0
+        for event in self._http.events("/generate", body):
+            piece = event["text"][seen:]
+            seen += len(piece)
+            if piece:
+                yield piece
+
+
+def _flags(options: dict[str, Any]) -> list[str]:
+    """`{"page_size": 16}` as on the command line. True is the bare flag; None and False nothing."""
+    flags: list[str] = []
+    for name, value in options.items():
+        if value is None or value is False:
+            continue
+        flags.append(f"--{name.replace('_', '-')}")
+        if isinstance(value, list | tuple):
+            flags += map(str, value)
+        elif value is not True:
+            flags.append(json.dumps(value) if isinstance(value, dict) else str(value))
+    return flags
+
+
+def _free_port() -> int:
+    for port in range(FIRST_PORT, LAST_PORT):
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError(f"no port from {FIRST_PORT} to {LAST_PORT - 1} is free; pass port=…")
