@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 HELP = """usage: sglang plugins list
 
-Prints one line per name of every extension point: seam, name, source, state. General plugins are run
-to see what they register, as a server does when it starts; their hooks are not applied."""
+Prints one line per name of every extension point: seam, name, source, state. General plugins are
+run to see what they register, as a server does when it starts; their hooks are not applied."""
 NOTHING = "-"
 
 

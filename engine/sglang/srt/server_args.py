@@ -3,6 +3,7 @@
 import argparse
 import copy
 import json
+import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from sglang.srt.extension_points import (
 
 if TYPE_CHECKING:
     from sglang.srt.configs.model_config import ModelConfig
+
+logger = logging.getLogger(__name__)
 
 MODEL = Group("model and tokenizer")
 SERVER = Group("server")
@@ -290,12 +293,9 @@ def _apply_model_overrides(args: ServerArgs) -> None:
     read_only = copy.copy(args)
     object.__setattr__(read_only, "_sealed", True)
     architecture, *_ = getattr(hf_config, "architectures", None) or [""]
-    overrides.override(
-        args,
-        overrides.collect_model_override_declarations(architecture, read_only, hf_config),
-        {option.name: option for option in options_of(ServerArgs)},
-    )
-    object.__setattr__(args, "_model_overridden", True)
+    declared = overrides.collect_model_override_declarations(architecture, read_only, hf_config)
+    options = {option.name: option for option in options_of(ServerArgs)}
+    args.__dict__["_model_overrides"] = overrides.override(args, declared, options)
 
 
 def _check_together(args: ServerArgs) -> None:
@@ -413,7 +413,9 @@ def with_model_path(args: ServerArgs, path: str) -> ServerArgs:
     if args.tokenizer_path == args.model_path:
         found.tokenizer_path = path
     found.model_path = path
-    if "_model_overridden" not in found.__dict__:
+    if "_model_overrides" not in found.__dict__:
         _apply_model_overrides(found)
+    for sentence in found.__dict__.get("_model_overrides", ()):
+        logger.info(sentence)  # only now: options are built before logging is set up
     found.check_server_args()
     return found

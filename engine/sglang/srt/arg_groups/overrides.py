@@ -7,13 +7,10 @@ checked again and the scheduler starts.
 """
 
 import difflib
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from sglang.srt.arg_groups.declaration import Option
-
-logger = logging.getLogger(__name__)
 
 # provider(server_args, hf_config) → {field: value}
 Provider = Callable[[Any, Any], dict[str, Any]]
@@ -91,14 +88,21 @@ def collect_model_override_declarations(
     return found
 
 
-def override(args: Any, declarations: list[Declaration], options: Mapping[str, Option]) -> None:
-    """Writes the declared values; ValueError names who declared a wrong field or value."""
+def override(
+    args: Any, declarations: list[Declaration], options: Mapping[str, Option]
+) -> list[str]:
+    """Writes the declared values; returns a sentence for the log about each of them.
+
+    ValueError names who declared a wrong field or value.
+    """
+    written: list[str] = []
     for source, values in declarations:
         for name, value in values.items():
             _check(source, name, value, options)
             before = getattr(args, name)
             setattr(args, name, value)
-            logger.info("Model override %s: %s = %r (was %r).", source, name, value, before)
+            written.append(f"Model override {source}: {name} = {value!r} (was {before!r}).")
+    return written
 
 
 def _check(source: str, name: str, value: Any, options: Mapping[str, Option]) -> None:

@@ -98,8 +98,9 @@ def test_the_last_writer_wins_and_every_write_is_logged(
     def mine(server_args: Any, hf_config: Any) -> dict[str, Any]:
         return {"stream_interval": hf_config.num_attention_heads + server_args.page_size}
 
+    args = ServerArgs(model_path=model)
     with caplog.at_level(logging.INFO):
-        args = ServerArgs(model_path=model)
+        with_model_path(args, model)
     assert (args.stream_interval, args.schedule_policy) == (3, "lpm")
     assert "MODEL_OVERRIDES['LlamaForCausalLM']: stream_interval = 2 (was 1)" in caplog.text
     assert f"{mine.__qualname__}: stream_interval = 3 (was 2)" in caplog.text
