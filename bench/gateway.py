@@ -115,7 +115,7 @@ def simulator(scratch: Path) -> Server:
 
 
 class Rows:
-    """The rows of this benchmark. What a gateway adds is its latency less that of the direct row."""
+    """The rows of this benchmark. A gateway adds its latency less that of the direct row."""
 
     def __init__(self) -> None:
         self.direct = Row(f"p50 without a gateway, {RATE} req/s", "ms", False)

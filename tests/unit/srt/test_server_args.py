@@ -53,7 +53,7 @@ def test_documented_defaults() -> None:
         "127.0.0.1", 30000, 1, "fcfs",
     )  # fmt: skip
     assert (args.served_model_name, args.tokenizer_path) == ("dummy", "dummy")
-    assert (args.chunked_prefill_size, args.max_prefill_tokens) == (4096, 16384)
+    assert (args.chunked_prefill_size, args.max_prefill_tokens) == (512, 16384)
     assert (args.device, args.stream_interval, args.watchdog_timeout) == ("cpu", 1, 300.0)
     assert args.random_seed is not None
 
@@ -68,7 +68,7 @@ def test_flags_aliases_and_switches() -> None:
 
 
 def test_default_chunk_is_whole_pages() -> None:
-    assert parse("--page-size", "24").chunked_prefill_size == 4080
+    assert parse("--page-size", "24").chunked_prefill_size == 504
     assert parse("--page-size", "8192").chunked_prefill_size == 8192
 
 

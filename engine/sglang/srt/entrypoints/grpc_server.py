@@ -11,8 +11,8 @@ from sglang.srt.core.messages import QUEUE_FULL, FinishReason
 from sglang.srt.entrypoints import grpc_convert, wire
 from sglang.srt.entrypoints.answer import Answer
 from sglang.srt.entrypoints.control import run_operation
+from sglang.srt.entrypoints.open_streams import DuplicateRequest
 from sglang.srt.entrypoints.scheduler_client import (
-    DuplicateRequest,
     QueueFull,
     SchedulerUnavailable,
 )

@@ -23,12 +23,12 @@ from sglang.srt.core.messages import (
     LoadProgress,
     LoadSnapshot,
     Ready,
-    RequestOutput,
     SchedulerInput,
     SchedulerOutput,
     ShutdownInput,
     StepOutput,
 )
+from sglang.srt.entrypoints.open_streams import OpenStreams
 from sglang.srt.entrypoints.output_stream import OutputStream
 from sglang.srt.server_args import PortArgs
 
@@ -48,16 +48,12 @@ class SchedulerUnavailable(Exception):
     """The scheduler process cannot take or finish work: loading, draining or gone."""
 
 
-class DuplicateRequest(Exception):
-    """The id belongs to a request that still runs."""
-
-
 class QueueFull(Exception):
     """As many requests wait as may; the text says so."""
 
 
 class SchedulerClient:
-    """Owns both sockets, the table of running requests and the worker's state.
+    """Owns both sockets, the requests under way and the worker's state.
 
     `run` must be running for anything to be answered. All methods belong to its event loop.
     """
@@ -81,15 +77,12 @@ class SchedulerClient:
         self._pull.bind(ports.scheduler_output_ipc_name)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(SchedulerOutput)
-        self._streams: dict[str, OutputStream] = {}  # by the rid of each answer
-        self._groups: dict[str, tuple[str, ...]] = {}  # request id → rids of its answers
+        self._streams = OpenStreams()
+        self.idle = self._streams.idle  # set while no request runs
         self._max_queued = max_queued
-        self._num_unfinished = 0  # answers
         self._controls: dict[int, asyncio.Future[dict[str, object]]] = {}
         self._control_ids = itertools.count(1)
         self._on_progress = on_progress
-        self.idle = asyncio.Event()  # set while no request runs
-        self.idle.set()
         self._failed = asyncio.Event()
         self.state = WorkerState.LOADING
         self.reason = "starting"  # why the worker is not ready, in words
@@ -119,7 +112,7 @@ class SchedulerClient:
     @property
     def num_running(self) -> int:
         """Requests (not answers) that are not finished."""
-        return len(self._groups)
+        return len(self._streams)
 
     def drain(self) -> None:
         """From now on new requests are refused; running ones go on."""
@@ -150,8 +143,7 @@ class SchedulerClient:
         self.state, self.reason = WorkerState.FAILED, reason
         self._failed.set()
         error = SchedulerUnavailable(reason)
-        for stream in set(self._streams.values()):
-            stream.fail(error)
+        self._streams.fail(error)
         for future in self._controls.values():
             if not future.done():
                 future.set_exception(error)
@@ -177,42 +169,22 @@ class SchedulerClient:
         # The scheduler counts too, but looks only between steps, and the socket has no limit.
         if self._max_queued is not None:
             most = self.ready.max_running_requests + self._max_queued
-            if self._num_unfinished + len(inputs) > most:
+            if self._streams.num_unfinished + len(inputs) > most:
                 raise QueueFull(QUEUE_FULL)
-        rids = tuple(entry.rid for entry in inputs)
-        for rid in (request_id, *rids):
-            if rid in self._groups or rid in self._streams:
-                raise DuplicateRequest(f"Duplicate request ID detected: {rid}")
-        stream = OutputStream(rids)
-        self._groups[request_id] = rids
-        self.idle.clear()
-        self._streams.update(dict.fromkeys(rids, stream))
-        self._num_unfinished += len(rids)
+        stream = self._streams.open(request_id, [entry.rid for entry in inputs])
         try:
             for entry in inputs:
                 self._send(entry)
             yield stream
         finally:
-            self._close_stream(request_id, stream)
-
-    def _close_stream(self, request_id: str, stream: OutputStream) -> None:
-        for rid in stream.rids:
-            self._streams.pop(rid, None)
-        self._groups.pop(request_id, None)
-        self._num_unfinished -= len(stream.unfinished)
-        if not self._groups:
-            self.idle.set()
-        if stream.unfinished:
-            rids = [rid for rid in stream.rids if rid in stream.unfinished]
-            self._send_if_alive(AbortInput(rids=rids, message="The client is gone"))
+            if unfinished := self._streams.close(request_id, stream):
+                self._send_if_alive(AbortInput(rids=unfinished, message="The client is gone"))
 
     def abort(self, request_id: str, message: str) -> bool:
         """Ends all answers of a request at the next step. False when no such request runs."""
-        rids = self._groups.get(request_id, ())
-        if not rids and request_id in self._streams:
-            rids = (request_id,)
+        rids = self._streams.answers_of(request_id)
         if rids:
-            self._send(AbortInput(rids=list(rids), message=message))
+            self._send(AbortInput(rids=rids, message=message))
         return bool(rids)
 
     def abort_all(self, message: str) -> int:
@@ -268,7 +240,7 @@ class SchedulerClient:
             case StepOutput():
                 self.load = value.load
                 for output in value.outputs:
-                    self._deliver(output)
+                    self._streams.deliver(output)
             case ControlOutput():
                 self._answer(value)
             case LoadProgress():
@@ -279,14 +251,6 @@ class SchedulerClient:
                 self._become_ready(value)
             case Failed():
                 self.fail(value.message)
-
-    def _deliver(self, output: RequestOutput) -> None:
-        stream = self._streams.get(output.rid)
-        if stream is None:
-            return  # nobody waits any more, the abort is under way
-        before = len(stream.unfinished)
-        stream.put(output)
-        self._num_unfinished -= before - len(stream.unfinished)
 
     def _answer(self, value: ControlOutput) -> None:
         future = self._controls.get(value.id)

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sglang.srt.layers.linear import Linear, MergedLinear
 from sglang.srt.layers.blocked_weight import BlockedWeight
+from sglang.srt.layers.linear import Linear, MergedLinear
 from sglang.srt.layers.vocab_embedding import LMHead, VocabEmbedding
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 5e-2}
