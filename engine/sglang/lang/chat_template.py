@@ -126,7 +126,7 @@ _TEMPLATES = (
     ChatTemplate(
         "llama-2-chat",
         {
-            "system": ("<<SYS>>\n", "\n<</SYS>>\n\n"),
+            "system": ("[INST] <<SYS>>\n", "\n<</SYS>>\n\n"),
             "user": ("[INST] ", " [/INST]"),
             "assistant": ("", " </s><s>"),
         },

@@ -28,14 +28,16 @@ class Anthropic(BaseBackend):
         return self.model_name
 
     def generate(self, s: Transcript, sampling_params: SglSamplingParams) -> tuple[str, Any]:
-        reply = self.client.messages.create(**self._request(s, sampling_params))
+        request = self._request(s, sampling_params)
+        reply = self.client.messages.create(**request)
         text = "".join(block.text for block in reply.content if block.type == "text")
         return text, _meta(reply)
 
     def generate_stream(
         self, s: Transcript, sampling_params: SglSamplingParams
     ) -> Iterator[tuple[str, Any]]:
-        with self.client.messages.stream(**self._request(s, sampling_params)) as stream:
+        request = self._request(s, sampling_params)
+        with self.client.messages.stream(**request) as stream:
             for piece in stream.text_stream:
                 yield piece, {}
             yield "", _meta(stream.get_final_message())
@@ -57,9 +59,11 @@ class Anthropic(BaseBackend):
             request["system"] = "\n".join(system)
         if stops := params.stops():
             request["stop_sequences"] = stops
-        # Only what was set: newer models refuse temperature and top_p together.
         changed = params.changed()
-        request |= {n: changed[n] for n in ("temperature", "top_p", "top_k") if n in changed}
+        sampling = {n: changed[n] for n in ("temperature", "top_p", "top_k") if n in changed}
+        if sampling:
+            # By name only older releases of the package take them; newer models refuse some.
+            request["extra_body"] = sampling
         return request
 
 

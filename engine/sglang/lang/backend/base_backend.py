@@ -102,8 +102,8 @@ def import_sdk(module: str, package: str, backend: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f"the {backend} backend needs the package {package}; install it with: "
-            f"pip install {package}"
+            f"the {backend} backend needs the package {package}, which cannot be imported "
+            f"({error}); install it with: pip install {package}"
         ) from error
 
 

@@ -37,7 +37,8 @@ class LiteLLM(BaseBackend):
     def generate(
         self, s: Transcript, sampling_params: SglSamplingParams
     ) -> tuple[str | list[str], Any]:
-        reply = self.client.completion(**self._request(s, sampling_params))
+        request = self._request(s, sampling_params)
+        reply = self.client.completion(**request)
         texts = [choice.message.content or "" for choice in reply.choices]
         meta = [_meta(choice, reply) for choice in reply.choices]
         return (texts, meta) if sampling_params.n > 1 else (texts[0], meta[0])
@@ -45,7 +46,8 @@ class LiteLLM(BaseBackend):
     def generate_stream(
         self, s: Transcript, sampling_params: SglSamplingParams
     ) -> Iterator[tuple[str, Any]]:
-        for chunk in self.client.completion(**self._request(s, sampling_params), stream=True):
+        request = self._request(s, sampling_params)
+        for chunk in self.client.completion(**request, stream=True):
             for choice in chunk.choices:
                 yield choice.delta.content or "", {"finish_reason": choice.finish_reason}
 

@@ -35,7 +35,8 @@ class VertexAI(BaseBackend):
         return self.model_name
 
     def generate(self, s: Transcript, sampling_params: SglSamplingParams) -> tuple[str, Any]:
-        reply = self.client.models.generate_content(**self._request(s, sampling_params))
+        request = self._request(s, sampling_params)
+        reply = self.client.models.generate_content(**request)
         return reply.text or "", _meta(reply)
 
     def generate_stream(

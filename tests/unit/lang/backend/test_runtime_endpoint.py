@@ -1,0 +1,329 @@
+"""What travels to our server and how its answers are read."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+import sglang as sgl
+from sglang.lang.backend.http_client import EndpointError
+from sglang.lang.backend.runtime_endpoint import RuntimeEndpoint, tokens_of_choice
+
+INFO = {"model_path": "models/SmolLM2-135M-Instruct", "served_model_name": "demo"}
+KEY = "a-secret-key"
+
+
+def reply(text: str = "answer", **meta: Any) -> dict[str, Any]:
+    info = {"prompt_tokens": 4, "finish_reason": {"type": "stop", "matched": 2}, **meta}
+    return {"text": text, "meta_info": info}
+
+
+class Server:
+    """`handle(path, body)` gives what is answered: JSON, or a whole response."""
+
+    def __init__(self, handle: Callable[[str, Any], Any] = lambda path, body: reply()) -> None:
+        self.handle = handle
+        self.requests: list[tuple[str, str, Any]] = []
+        self.headers: list[httpx.Headers] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content) if request.content else None
+        self.headers.append(request.headers)
+        if request.url.path == "/get_model_info":
+            return httpx.Response(200, json=INFO)
+        self.requests.append((request.method, request.url.path, body))
+        answer = self.handle(request.url.path, body)
+        return answer if isinstance(answer, httpx.Response) else httpx.Response(200, json=answer)
+
+    @property
+    def bodies(self) -> list[Any]:
+        return [body for _, _, body in self.requests]
+
+
+def endpoint(server: Server, **options: Any) -> RuntimeEndpoint:
+    return RuntimeEndpoint("http://server/", transport=httpx.MockTransport(server), **options)
+
+
+def run(server: Server, *exprs: Any, stream: bool = False, **options: Any) -> Any:
+    @sgl.function
+    def program(s):
+        for expr in exprs:
+            s += expr
+
+    return program.run(backend=endpoint(server), stream=stream, **options)
+
+
+def test_the_model_s_path_chooses_the_template() -> None:
+    backend = endpoint(Server())
+    assert backend.get_chat_template().name == "chatml"
+    assert backend.get_model_name() == INFO["model_path"]
+    assert endpoint(Server(), chat_template_name="qwen").get_chat_template().name == "qwen"
+
+
+def test_an_answer_is_asked_for_with_the_whole_text() -> None:
+    server = Server()
+    state = run(server, "Once ", sgl.gen("x", 5, stop="\n", regex="a+"), temperature=0)
+    assert state["x"] == "answer"
+    assert state.get_meta_info("x")["prompt_tokens"] == 4
+    assert server.requests == [
+        (
+            "POST",
+            "/generate",
+            {
+                "text": "Once ",
+                "sampling_params": {
+                    "skip_special_tokens": True, "spaces_between_special_tokens": True,
+                    "max_new_tokens": 5, "min_new_tokens": 0, "n": 1,
+                    "stop": ["\n", "<|im_end|>"], "stop_token_ids": None, "stop_regex": None,
+                    "temperature": 0, "top_p": 1.0, "top_k": -1, "min_p": 0.0,
+                    "frequency_penalty": 0.0, "presence_penalty": 0.0, "ignore_eos": False,
+                    "regex": "a+", "json_schema": None,
+                },
+            },
+        )
+    ]  # fmt: skip
+
+
+def test_logprobs_are_asked_for_by_name() -> None:
+    server = Server()
+    run(
+        server,
+        "x",
+        sgl.gen("a", top_logprobs_num=2),
+        return_logprob=True, logprob_start_len=0, return_text_in_logprobs=True,
+    ).sync()  # fmt: skip
+    body = server.bodies[0]
+    names = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs")
+    assert [body[name] for name in names] == [True, 0, 2, True]
+
+
+@pytest.mark.parametrize(
+    "dtype, regex, stops",
+    [
+        (int, r"[-+]?[0-9]+[ \n]*", [" ", "\n"]),
+        ("float", r"[-+]?[0-9]*\.?[0-9]+[ \n]*", [" ", "\n"]),
+        (bool, "(True|False)", []),
+        (str, r"\"[\w\d\s]*\"", []),
+    ],
+)
+def test_a_type_becomes_a_regular_expression(dtype, regex: str, stops: list[str]) -> None:
+    server = Server()
+    run(server, "x", sgl.gen("a", dtype=dtype)).sync()
+    params = server.bodies[0]["sampling_params"]
+    assert params["regex"] == regex
+    assert params["stop"] == ["<|im_end|>", *stops]
+
+
+def test_an_unknown_type_is_refused() -> None:
+    error = run(Server(), "x", sgl.gen("a", dtype=list)).error()
+    assert "dtype must be one of int, float, bool, str" in str(error)
+
+
+def test_no_request_carries_a_session_or_a_key_of_the_cache() -> None:
+    server = Server()
+
+    @sgl.function
+    def program(s):
+        s += "shared"
+        forks = s.fork(2)
+        forks += lambda i: f"{i}" + sgl.gen("x")
+        forks.join()
+
+    program.run(backend=endpoint(server)).sync()
+    commit, *branches = server.bodies
+    assert commit == {"text": "shared", "sampling_params": {"max_new_tokens": 0}}
+    assert sorted(body["text"] for body in branches) == ["shared0", "shared1"]
+    assert all(set(body) == {"text", "sampling_params"} for body in server.bodies)
+
+
+def test_a_commit_that_fails_is_an_error() -> None:
+    refusal = httpx.Response(503, json={"error": {"message": "no worker"}})
+
+    @sgl.function
+    def program(s):
+        s += "shared"
+        s.fork(2)
+
+    with pytest.raises(EndpointError, match="503: no worker"):
+        program.run(backend=endpoint(Server(lambda path, body: refusal)))
+
+
+def test_several_answers_come_as_a_list() -> None:
+    state = run(Server(lambda path, body: [reply("one"), reply("two")]), "x", sgl.gen("a", n=2))
+    assert state["a"] == ["one", "two"]
+    assert len(state.get_meta_info("a")) == 2
+    assert state.text() == "xone"
+
+
+def stream_of(*events: Any, done: bool = True) -> httpx.Response:
+    lines = [f"data: {json.dumps(event)}\n\n" for event in events]
+    text = ": comment\n\n" + "".join(lines) + ("data: [DONE]\n\n" if done else "")
+    return httpx.Response(200, text=text, headers={"content-type": "text/event-stream"})
+
+
+def test_cumulative_events_become_pieces() -> None:
+    server = Server(lambda path, body: stream_of(reply("He"), reply("Hello"), reply("Hello you")))
+    state = run(server, "x", sgl.gen("a"), stream=True)
+    assert "".join(state.text_iter("a")) == "Hello you"
+    assert server.bodies[0]["stream"] is True
+
+
+@pytest.mark.parametrize(
+    "response, error",
+    [
+        (lambda: stream_of(reply("He"), done=False), "the stream broke off"),
+        (lambda: stream_of(reply("He"), {"error": {"message": "worker died"}}), "worker died"),
+        (
+            lambda: stream_of(reply("He", finish_reason={"type": "abort", "message": "by admin"})),
+            "aborted the request: by admin",
+        ),
+        (lambda: httpx.Response(400, json={"error": {"message": "bad"}}), "400: bad"),
+    ],
+)
+def test_streams_that_fail_raise(response, error: str) -> None:
+    state = run(Server(lambda path, body: response()), "x", sgl.gen("a"), stream=True)
+    with pytest.raises(EndpointError, match=error):
+        list(state.text_iter())
+
+
+@pytest.mark.parametrize(
+    "response, error, status",
+    [
+        (httpx.Response(400, json={"error": {"message": "top_p is 2"}}), "400: top_p is 2", 400),
+        (httpx.Response(401, json={"error": "Unauthorized"}), "401: Unauthorized", 401),
+        (httpx.Response(502, text="plain words"), "502: plain words", 502),
+        (httpx.Response(500), "500: no reason given", 500),
+        (reply("", finish_reason={"type": "abort", "message": "gone"}), "aborted .*: gone", None),
+    ],
+)
+def test_the_server_s_own_words_reach_the_program(response, error: str, status) -> None:
+    state = run(Server(lambda path, body: response), "x", sgl.gen("a"))
+    with pytest.raises(EndpointError, match=error) as raised:
+        _ = state["a"]
+    assert raised.value.status == status
+    assert state.error() is raised.value
+
+
+@pytest.mark.parametrize(
+    "failure, error",
+    [
+        (httpx.ReadTimeout("t"), "http://server/generate: the server was silent for 5 s"),
+        (httpx.ConnectError("refused"), "http://server/generate: refused"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_server_that_does_not_answer_is_an_error(failure, error: str, stream: bool) -> None:
+    def fail(path: str, body: Any) -> Any:
+        raise failure
+
+    @sgl.function
+    def program(s):
+        s += "x" + sgl.gen("a")
+
+    state = program.run(backend=endpoint(Server(fail), timeout=5), stream=stream)
+    with pytest.raises(EndpointError, match=error):
+        list(state.text_iter())
+
+
+def test_waits_are_bounded() -> None:
+    bounds = endpoint(Server())._http._client.timeout
+    assert (bounds.read, bounds.write, bounds.connect) == (600.0, 600.0, 10.0)
+
+
+def test_the_key_is_in_the_header_and_nowhere_else(caplog: pytest.LogCaptureFixture) -> None:
+    refusal = httpx.Response(400, json={"error": {"message": "no"}})
+    server = Server(lambda path, body: refusal)
+    with caplog.at_level("DEBUG"):
+        backend = endpoint(server, api_key=KEY)
+        with pytest.raises(EndpointError) as raised:
+            backend.flush_cache()
+    assert {headers["authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
+    assert KEY not in repr(backend) + str(raised.value) + caplog.text
+    assert "authorization" not in endpoint(Server())._http._client.headers
+
+
+def test_images_travel_with_every_request() -> None:
+    server = Server(select_server)
+    picture = sgl.image(b"GIF8")
+    state = run(server, picture, sgl.gen("a"), sgl.select("b", ["yes", "no"]))
+    state.sync()
+    uri = "data:image/gif;base64,R0lGOA=="
+    assert [body["image_data"] for body in server.bodies] == [[uri], [uri], [[uri], [uri]]]
+
+
+def select_server(path: str, body: Any) -> Any:
+    """Scores `yes` above `no`, as tokens of their own behind the prompt's last two."""
+    if "input_ids" in body:
+        return [reply("", input_token_logprobs=[[None, 1, None]]) for _ in body["input_ids"]]
+    if not isinstance(body["text"], list):
+        return reply()
+    scored = []
+    for text in body["text"]:
+        choice = "yes" if text.endswith("yes") else "no"
+        rows = [[None, 8, "it"], [-9.0, 9, "?"], [-1.0 if choice == "yes" else -2.0, 5, choice]]
+        scored.append(reply("", input_token_logprobs=rows, output_token_logprobs=[]))
+    return scored
+
+
+@pytest.mark.parametrize(
+    "method, calls",
+    [
+        (sgl.token_length_normalized, 2),
+        (sgl.greedy_token_selection, 2),
+        (sgl.unconditional_likelihood_normalized, 3),
+    ],
+)
+def test_choices_are_scored_behind_the_planted_prompt(method, calls: int) -> None:
+    server = Server(select_server)
+    state = run(server, "Is it?", sgl.select("x", ["no", "yes"], choices_method=method))
+    assert state["x"] == "yes"
+    assert state.text() == "Is it?yes"
+    meta = state.get_meta_info("x")
+    assert meta["normalized_prompt_logprobs"] == [-2.0, -1.0]
+    plant, score, *alone = server.bodies
+    assert plant == {"text": "Is it?", "sampling_params": {"max_new_tokens": 0}}
+    assert score == {
+        "text": ["Is it?no", "Is it?yes"],
+        "sampling_params": {"max_new_tokens": 0, "temperature": 0.0},
+        "return_logprob": True, "return_text_in_logprobs": True, "logprob_start_len": 2,
+    }  # fmt: skip
+    assert len(server.bodies) == calls
+    for body in alone:
+        assert (body["input_ids"], body["logprob_start_len"]) == ([[5], [5]], 0)
+
+
+def test_select_wants_no_temperature() -> None:
+    state = run(Server(), "x", sgl.select("y", ["a"], temperature=0.5))
+    assert "at most 1e-05, got 0.5" in str(state.error())
+
+
+@pytest.mark.parametrize(
+    "texts, choice, left",
+    [
+        (["A", ":", "yes"], "yes", ["yes"]),
+        (["A:", " yes"], "yes", [" yes"]),  # the prompt's blank went into the choice's token
+        ([":", "ye", "s"], "yes", ["ye", "s"]),
+        (["A", ":", "\ufffd", "\ufffd"], "é", ["\ufffd", "\ufffd"]),  # half characters
+    ],
+)
+def test_only_tokens_of_the_choice_count(texts, choice: str, left: list[str]) -> None:
+    tokens = [[-1.0, 0, text] for text in texts]
+    assert [token[2] for token in tokens_of_choice(tokens, choice, 2)] == left
+
+
+def test_administration_has_its_paths() -> None:
+    server = Server(lambda path, body: {"version": "1"} if path == "/server_info" else "ok")
+    backend = endpoint(server)
+    sgl.flush_cache(backend)
+    assert sgl.get_server_info(backend) == {"version": "1"}
+    backend.start_profile()
+    backend.stop_profile()
+    backend.shutdown()
+    assert [(method, path) for method, path, _ in server.requests] == [
+        ("POST", "/flush_cache"),
+        ("GET", "/server_info"),
+        ("GET", "/start_profile"),
+        ("GET", "/stop_profile"),
+    ]

@@ -1,0 +1,119 @@
+"""Several answers from one call."""
+
+import pytest
+
+import sglang as sgl
+from sglang.lang.speculation import match_turn
+from tests.unit.lang.fake_backend import FakeBackend
+
+
+@sgl.function(num_api_spec_tokens=64)
+def card(s):
+    s += "Name: " + sgl.gen("name", stop="\n")
+    s += "\nJob: " + sgl.gen("job", 5, stop="\n")
+    s += "\nEnd"
+
+
+def test_one_call_serves_what_the_program_says_too() -> None:
+    backend = FakeBackend(lambda prompt: "Ada\nJob: writer\nAge: 30")
+    state = card.run(backend=backend)
+    assert (state["name"], state["job"]) == ("Ada", "writer")
+    assert state.text() == "Name: Ada\nJob: writer\nEnd"
+    (params,) = backend.params
+    assert (params.max_new_tokens, params.stops()) == (64, [])
+
+
+def test_a_model_that_disagrees_is_asked_again() -> None:
+    answers = iter(["Ada\nAge: 30", "writer\nEnd"])
+    backend = FakeBackend(lambda prompt: next(answers))
+    state = card.run(backend=backend)
+    assert (state["name"], state["job"]) == ("Ada", "writer")
+    assert backend.called("generate") == ["Name: ", "Name: Ada\nJob: "]
+
+
+def test_an_answer_without_its_stop_is_asked_for_plainly() -> None:
+    backend = FakeBackend(lambda prompt: "endless")
+    state = card.run(backend=backend)
+    assert state["job"] == "endless"
+    assert [(p.max_new_tokens, p.stops()) for p in backend.params] == [
+        (64, []), (128, ["\n"]), (64, []), (5, ["\n"]),
+    ]  # fmt: skip
+
+
+def test_an_answer_that_has_no_stop_is_never_ahead() -> None:
+    @sgl.function(num_api_spec_tokens=64)
+    def program(s):
+        s += sgl.gen("x", 3)
+
+    backend = FakeBackend()
+    assert program.run(backend=backend)["x"] == "answer"
+    assert [p.max_new_tokens for p in backend.params] == [3]
+
+
+@sgl.function(num_api_spec_tokens=64)
+def chat_card(s):
+    s += sgl.user("Ada?")
+    s += sgl.assistant(
+        "Name: " + sgl.gen("name", stop="\n") + "\nJob: " + sgl.gen("job", stop=".") + "."
+    )
+
+
+def chat(*answers: str) -> FakeBackend:
+    left = iter(answers)
+    return FakeBackend(lambda prompt: next(left), is_chat_model=True)
+
+
+def test_a_chat_turn_is_asked_for_once_and_cut() -> None:
+    backend = chat("Name: Ada\nJob: writer. And more")
+    state = chat_card.run(backend=backend)
+    assert (state["name"].strip(), state["job"].strip()) == ("Ada", "writer")
+    assert state.messages()[-1]["content"].startswith("Name: ")
+    assert "writer" in state.text()
+    assert backend.called("generate") == ["USER:Ada?\nASSISTANT:"]
+
+
+def test_a_chat_turn_that_does_not_fit_is_tried_again() -> None:
+    backend = chat("I am sorry", "Name: Ada\nJob: writer.")
+    assert chat_card.run(backend=backend)["name"].strip() == "Ada"
+    state = chat_card.run(backend=chat("no", "no", "no"))
+    assert "does not follow the program's, after 3 tries" in str(state.error())
+
+
+def test_reading_inside_the_turn_is_refused_instead_of_waiting_forever() -> None:
+    @sgl.function(num_api_spec_tokens=64)
+    def program(s):
+        with s.assistant():
+            s += sgl.gen("x", stop=".")
+            with pytest.raises(RuntimeError, match="read it after the turn"):
+                _ = s["x"]
+
+    assert program.run(backend=chat("yes. no"))["x"] == "yes"
+
+
+def test_turns_without_answers_are_not_asked_for() -> None:
+    @sgl.function(num_api_spec_tokens=64)
+    def program(s):
+        s += sgl.assistant("only text")
+
+    backend = chat()
+    assert program.run(backend=backend).text() == "ASSISTANT:only text\n"
+    assert backend.calls and not backend.called("generate")
+
+
+def test_reasoning_and_speculation_do_not_go_together() -> None:
+    @sgl.function(num_api_spec_tokens=64)
+    def program(s):
+        s += sgl.assistant(sgl.separate_reasoning(sgl.gen("x")))
+
+    assert "num_api_spec_tokens" in str(program.run(backend=chat()).error())
+
+
+def test_matching_needs_every_text_of_the_program() -> None:
+    expr = sgl.gen("x")
+    assert match_turn(" A: 1 B", ["A:", (expr, []), "B"]) == [
+        ("A:", None),
+        (" 1 ", expr),
+        ("B", None),
+    ]
+    assert match_turn("A: 1", ["A:", (expr, []), "B"]) is None
+    assert match_turn("B", ["A:"]) is None
