@@ -89,6 +89,26 @@ def test_branches_compute_only_their_own_part(server: Server, backend) -> None:
         assert told["prompt_tokens"] > told["cached_tokens"]
 
 
+def test_eight_branches_save_seven_eighths_of_a_long_prompt(server: Server, backend) -> None:
+    shared_text = " ".join(f"Rule {number} is to be kind." for number in range(250)) + "\n"
+
+    @sgl.function
+    def program(s):
+        s += shared_text
+        forks = s.fork(8)
+        forks += lambda i: f"Now apply rule {i}:" + sgl.gen("x", 1)
+        forks.join()
+        s["told"] = [fork.get_meta_info("x") for fork in forks]
+
+    sgl.flush_cache(backend)
+    state = program.run(temperature=0, backend=backend)
+    shared = num_tokens_in_common(server, shared_text, shared_text + "Now apply")
+    assert shared >= 2000
+    hits = sum(told["cached_tokens"] for told in state["told"])
+    total = sum(told["prompt_tokens"] for told in state["told"])
+    assert hits / total >= 8 * shared / total > 0.98
+
+
 def test_plain_http_gives_the_same_program(server: Server, backend) -> None:
     state = tips.run(2, TIP_TOKENS, temperature=0, backend=backend)
     answers, text = tips_by_plain_http(server)

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import sglang as sgl
-from tests.unit.lang.fake_backend import FakeBackend
+from tests.unit.lang.fake_backend import GUARD, FakeBackend
 
 LONG = "Answer the question in one short sentence, and do not say more than that. "
 
@@ -88,6 +88,20 @@ def test_runs_go_side_by_side() -> None:
     backend = FakeBackend()
     backend.gate = threading.Barrier(4)
     assert len(batch(list("abcd"), backend)) == 4
+
+
+def test_no_thread_is_left() -> None:
+    @sgl.function
+    def program(s, number):
+        s += "x"
+        s.fork(2).join()
+        s += sgl.gen("x")
+
+    before = set(threading.enumerate())
+    batch(range(8), program=program)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(GUARD)
+        assert not thread.is_alive()
 
 
 def test_one_thread_means_one_after_the_other() -> None:

@@ -114,6 +114,12 @@ def test_several_answers_and_reasoning_come_whole() -> None:
     assert state["b_reasoning_content"] == "t"
 
 
+def test_without_a_thread_the_stream_is_over_when_run_returns() -> None:
+    state = start(use_thread=False)
+    assert list(state.text_iter()) == ["Say: answer; answer"]
+    assert list(state.text_iter("more")) == ["answer"]
+
+
 def test_branches_stream_too() -> None:
     @sgl.function
     def program(s):

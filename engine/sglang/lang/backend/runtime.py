@@ -5,6 +5,7 @@ import json
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -34,20 +35,24 @@ class Runtime:
         self.url = f"http://{host}:{port}"
         self.generate_url = f"{self.url}/generate"
         self._api_key: str | None = options.get("api_key")
-        flags = _flags({**options, "host": host, "port": port, "log_level": log_level})
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "sglang.launch_server", *flags],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,  # errors come on the other stream
-        )
-        atexit.register(self.shutdown)
-        try:
-            self._http = HttpClient(self.url, self._api_key)
-            self._await_ready(launch_timeout)
-            self.endpoint = RuntimeEndpoint(self.url, self._api_key)
-        except BaseException:
-            self.shutdown()
-            raise
+        given = {**options, "host": host, "port": port, "log_level": log_level}
+        # By a file of this user's, because others can read a command line, and a key may be in it.
+        with tempfile.NamedTemporaryFile("w", prefix="sglang-", suffix=".json") as file:
+            json.dump({name: value for name, value in given.items() if value is not None}, file)
+            file.flush()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "sglang.launch_server", "--config", file.name],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # errors come on the other stream
+            )
+            atexit.register(self.shutdown)
+            try:
+                self._http = HttpClient(self.url, self._api_key)
+                self._await_ready(launch_timeout)
+                self.endpoint = RuntimeEndpoint(self.url, self._api_key)
+            except BaseException:
+                self.shutdown()
+                raise
 
     @property
     def pid(self) -> int:
@@ -153,20 +158,6 @@ class Runtime:
             seen += len(piece)
             if piece:
                 yield piece
-
-
-def _flags(options: dict[str, Any]) -> list[str]:
-    """`{"page_size": 16}` as on the command line. True is the bare flag; None and False nothing."""
-    flags: list[str] = []
-    for name, value in options.items():
-        if value is None or value is False:
-            continue
-        flags.append(f"--{name.replace('_', '-')}")
-        if isinstance(value, list | tuple):
-            flags += map(str, value)
-        elif value is not True:
-            flags.append(json.dumps(value) if isinstance(value, dict) else str(value))
-    return flags
 
 
 def _free_port() -> int:
