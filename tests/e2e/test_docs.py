@@ -1,8 +1,10 @@
 """The commands on the pages under docs/ run as they stand; links lead to files."""
 
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +24,12 @@ BLOCKS = [
 def test_block_runs(server: Server, kind: str, code: str) -> None:
     code = code.replace("localhost:30000", f"127.0.0.1:{server.port}")
     program = [sys.executable, "-c"] if kind == "python" else ["bash", "-euo", "pipefail", "-c"]
-    done = subprocess.run([*program, code], capture_output=True, text=True, timeout=120)
+    # As with the environment activated: `sglang` and `python3` are those under test.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [*program, code], env={**os.environ, "PATH": path},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip(), "the block shows nothing"
 

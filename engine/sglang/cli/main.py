@@ -4,7 +4,7 @@ import difflib
 import sys
 from collections.abc import Callable, Sequence
 
-from sglang.cli import completions, config, download, plugins, serve
+from sglang.cli import bench, completions, config, download, plugins, serve
 from sglang.version import __version__
 
 USAGE_ERROR = 2
@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "download": ("fetch a model into the cache folder: `sglang download demo`", download.run),
     "config": ("show every option with its origin: `sglang config show …`", config.run),
     "plugins": ("list extension points and what is plugged in: `sglang plugins list`", plugins.run),
+    "bench": ("measure a running server: `sglang bench serving …`", bench.run),
     "completions": ("print shell completions: `sglang completions bash`", completions.run),
     "version": ("print the version", _version),
 }

@@ -1,0 +1,1 @@
+"""Measures running servers from outside, over HTTP."""

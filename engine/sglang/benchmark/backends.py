@@ -1,0 +1,158 @@
+"""The APIs that servers speak: how a request is written, and what an event of its answer says."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request of the benchmark."""
+
+    prompt: str | list[int] | list[Json]  # text, token ids, or the messages of a chat
+    output_len: int
+    at: float | None = None  # seconds after the start; None: as the request rate says
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How answers are made; the same for all requests."""
+
+    model: str
+    stream: bool = True
+    temperature: float = 0.0
+    top_p: float = 1.0
+    ignore_eos: bool = True
+    return_logprob: bool = False
+
+
+@dataclass(frozen=True)
+class News:
+    """What an event of a stream, or a whole answer, adds. `None`: it does not say."""
+
+    text: str = ""  # new text
+    whole_text: str | None = None  # all text so far, where the API sends that
+    has_token: bool = False
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None  # so far
+    cached_tokens: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Backend:
+    path: str
+    port: int
+    is_sglang: bool  # has /flush_cache and /server_info
+    is_chat: bool  # takes messages; the others take text or token ids
+    body: Callable[[Ask, Sampling], Json]
+    read: Callable[[Json], News]
+
+
+# ------------------------------------------------------------------ the native API
+
+
+def _native_body(ask: Ask, sampling: Sampling) -> Json:
+    return {
+        "text" if isinstance(ask.prompt, str) else "input_ids": ask.prompt,
+        "sampling_params": {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_new_tokens": ask.output_len,
+            "ignore_eos": sampling.ignore_eos,
+        },
+        "stream": sampling.stream,
+        "return_logprob": sampling.return_logprob,
+    }
+
+
+def _read_native(event: Json) -> News:
+    if "error" in event:
+        return News(error=_error_text(event["error"]))
+    meta = event.get("meta_info") or {}
+    reason = meta.get("finish_reason") or {}
+    if reason.get("type") == "abort":
+        return News(error=f"aborted: {reason.get('message', '')}")
+    count = meta.get("completion_tokens")
+    return News(
+        whole_text=event.get("text") or "",
+        has_token=bool(count),
+        prompt_tokens=meta.get("prompt_tokens"),
+        completion_tokens=count,
+        cached_tokens=meta.get("cached_tokens"),
+    )
+
+
+# ------------------------------------------------------------------ OpenAI's
+
+
+def _completions_body(ask: Ask, sampling: Sampling) -> Json:
+    own = {"prompt": ask.prompt, "logprobs": 1 if sampling.return_logprob else None}
+    return _openai_body(own, ask, sampling)
+
+
+def _chat_body(ask: Ask, sampling: Sampling) -> Json:
+    messages = ask.prompt
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    own = {"messages": messages, "logprobs": True if sampling.return_logprob else None}
+    return _openai_body(own, ask, sampling)
+
+
+def _openai_body(own: Json, ask: Ask, sampling: Sampling) -> Json:
+    body = {
+        "model": sampling.model,
+        **{name: value for name, value in own.items() if value is not None},
+        "max_tokens": ask.output_len,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "ignore_eos": sampling.ignore_eos,
+        "stream": sampling.stream,
+    }
+    if sampling.stream:
+        body["stream_options"] = {"include_usage": True}
+    return body
+
+
+def _read_openai(event: Json) -> News:
+    if "error" in event:
+        return News(error=_error_text(event["error"]))
+    text = ""
+    for choice in event.get("choices") or []:
+        message = choice.get("delta") or choice.get("message") or choice
+        # Reasoning comes in a field of its own and is answer all the same.
+        text += (message.get("reasoning_content") or "") + (
+            message.get("content") or message.get("text") or ""
+        )
+    usage = event.get("usage") or {}
+    details = usage.get("prompt_tokens_details") or {}
+    return News(
+        text=text,
+        has_token=bool(text),
+        prompt_tokens=usage.get("prompt_tokens"),
+        completion_tokens=usage.get("completion_tokens"),
+        cached_tokens=details.get("cached_tokens"),
+    )
+
+
+def _error_text(error: Any) -> str:
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error)
+
+
+def _completions(port: int, is_sglang: bool) -> Backend:
+    return Backend("/v1/completions", port, is_sglang, False, _completions_body, _read_openai)
+
+
+def _chat(port: int, is_sglang: bool) -> Backend:
+    return Backend("/v1/chat/completions", port, is_sglang, True, _chat_body, _read_openai)
+
+
+BACKENDS: dict[str, Backend] = {
+    "sglang": Backend("/generate", 30000, True, False, _native_body, _read_native),
+    "sglang-oai": _completions(30000, True),
+    "sglang-oai-chat": _chat(30000, True),
+    "vllm": _completions(8000, False),
+    "vllm-chat": _chat(8000, False),
+}

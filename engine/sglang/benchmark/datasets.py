@@ -1,0 +1,223 @@
+"""What is asked: prompts from files, and prompts made up."""
+
+import gzip
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sglang.benchmark.backends import BACKENDS, Ask, Json
+from sglang.benchmark.errors import BenchmarkError
+from sglang.benchmark.options import Options
+from sglang.benchmark.tokens import Tokens
+
+TRACE_BLOCK = 512  # tokens that one hash of a mooncake trace stands for
+DEFAULT_CHAT_OUTPUT_LEN = 256
+_SLICE = 64  # prompts that are tokenized together
+_SHORTEST = 2  # tokens; shorter prompts and answers of conversations are left out
+
+Maker = Callable[[Options, Tokens, np.random.Generator], Awaitable[list[Ask]]]
+
+
+async def load(options: Options, tokens: Tokens) -> list[Ask]:
+    """The requests in the order in which they are sent, shaped for the backend."""
+    asks = await _MAKERS[options.dataset_name](options, tokens, np.random.default_rng(options.seed))
+    if not asks:
+        raise BenchmarkError(f"--dataset-path {options.dataset_path} holds no usable prompt")
+    return await _shape(asks, options, tokens)
+
+
+# ------------------------------------------------------------------ made up
+
+
+async def _random_ids(options: Options, tokens: Tokens, rng: np.random.Generator) -> list[Ask]:
+    vocab = await tokens.vocab_size()
+    return [
+        Ask(_ids(rng, vocab, input_len), output_len)
+        for input_len, output_len in _lens(options, rng)
+    ]
+
+
+async def _shared_prefix(options: Options, tokens: Tokens, rng: np.random.Generator) -> list[Ask]:
+    vocab = await tokens.vocab_size()
+    asks = []
+    for _ in range(options.gsp_num_groups):
+        system = _ids(rng, vocab, options.gsp_system_prompt_len)
+        for _ in range(options.gsp_prompts_per_group):
+            question = _ids(rng, vocab, options.gsp_question_len)
+            asks.append(Ask(system + question, options.gsp_output_len))
+    order = range(len(asks)) if options.gsp_ordered else rng.permutation(len(asks))
+    return [asks[i] for i in order]
+
+
+async def _mooncake(options: Options, tokens: Tokens, rng: np.random.Generator) -> list[Ask]:
+    vocab = await tokens.vocab_size()
+    asks = []
+    for record in _records(options, ("timestamp", "input_length", "output_length", "hash_ids")):
+        ids: list[int] = []
+        for block in record["hash_ids"]:
+            # The same hash is the same block of tokens wherever it stands.
+            ids += _ids(np.random.default_rng([options.seed, block]), vocab, TRACE_BLOCK)
+        at = record["timestamp"] / 1000 * options.mooncake_slowdown_factor
+        asks.append(Ask(ids[: record["input_length"]], max(record["output_length"], 1), at))
+        if len(asks) == options.num_prompts:
+            break
+    return sorted(asks, key=lambda ask: ask.at or 0.0)
+
+
+def _ids(rng: np.random.Generator, vocab: int, count: int) -> list[int]:
+    return list(map(int, rng.integers(0, vocab, count)))
+
+
+def _lens(options: Options, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Prompt and answer tokens of each request."""
+    columns = []
+    for most in (options.random_input_len, options.random_output_len):
+        least = max(int(most * options.random_range_ratio), 1)
+        columns.append(map(int, rng.integers(least, most + 1, options.num_prompts)))
+    return list(zip(*columns, strict=True))
+
+
+# ------------------------------------------------------------------ from files
+
+
+async def _random(options: Options, tokens: Tokens, rng: np.random.Generator) -> list[Ask]:
+    """The file's texts, cut or repeated to random lengths."""
+    prompts = [prompt for prompt, _ in _conversations(options)]
+    if not prompts:
+        return []
+    lens = _lens(options, rng)
+    order = [int(i) for i in rng.permutation(len(prompts))]
+    chosen = [prompts[order[i % len(order)]] for i in range(len(lens))]
+    cut = []
+    for ids, (input_len, _) in zip(await tokens.encode(chosen), lens, strict=True):
+        repeated = (ids or [0]) * (input_len // max(len(ids), 1) + 1)
+        cut.append(repeated[:input_len])
+    texts = await tokens.decode(cut)
+    return [Ask(text, output_len) for text, (_, output_len) in zip(texts, lens, strict=True)]
+
+
+async def _sharegpt(options: Options, tokens: Tokens, rng: np.random.Generator) -> list[Ask]:
+    """First turns, with answers as long as the file's."""
+    pairs = list(_conversations(options))
+    order = [pairs[int(i)] for i in rng.permutation(len(pairs))]
+    asks: list[Ask] = []
+    for start in range(0, len(order), _SLICE):
+        part = order[start : start + _SLICE]
+        prompts = await tokens.encode([prompt for prompt, _ in part])
+        answers = await tokens.encode([answer for _, answer in part])
+        for (text, _), prompt, answer in zip(part, prompts, answers, strict=True):
+            output_len = options.sharegpt_output_len or len(answer)
+            whole = len(prompt) + output_len
+            if min(len(prompt), output_len) < _SHORTEST or (
+                options.sharegpt_context_len and whole > options.sharegpt_context_len
+            ):
+                continue
+            asks.append(Ask(text, output_len))
+        if len(asks) >= options.num_prompts:
+            break
+    return asks[: options.num_prompts]
+
+
+async def _openai(options: Options, tokens: Tokens, rng: np.random.Generator) -> list[Ask]:
+    """Whole chats, in the file's order."""
+    asks = []
+    for record in _records(options, ("messages",)):
+        own = record.get("max_completion_tokens") or record.get("max_tokens")
+        output_len = options.sharegpt_output_len or own or DEFAULT_CHAT_OUTPUT_LEN
+        asks.append(Ask(record["messages"], int(output_len)))
+        if len(asks) == options.num_prompts:
+            break
+    return asks
+
+
+def _conversations(options: Options) -> Iterator[tuple[str, str]]:
+    """First prompt and first answer of every conversation that has both."""
+    for record in _records(options, ()):
+        turns = record.get("conversations") or record.get("conversation") or []
+        texts = [turn.get("value") or turn.get("content") or "" for turn in turns[:2]]
+        if len(texts) == 2 and all(texts):
+            yield texts[0], texts[1]
+
+
+def _records(options: Options, keys: tuple[str, ...]) -> Iterator[Json]:
+    """The objects of a JSON array, or of a file with one a line."""
+    path = Path(options.dataset_path).expanduser()
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+        if text.lstrip().startswith("["):
+            records: list[Any] = json.loads(text)
+        else:
+            records = [json.loads(line) for line in text.splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise BenchmarkError(f"--dataset-path {path} cannot be read: {error}") from error
+    for number, record in enumerate(records, 1):
+        missing = [key for key in keys if not isinstance(record, dict) or key not in record]
+        if missing or not isinstance(record, dict):
+            raise BenchmarkError(
+                f"--dataset-path {path}: record {number} is no {options.dataset_name} record"
+                + (f", it lacks {', '.join(missing)}" if missing else "")
+            )
+        yield record
+
+
+# ------------------------------------------------------------------ for the backend
+
+
+async def _shape(asks: list[Ask], options: Options, tokens: Tokens) -> list[Ask]:
+    backend = BACKENDS[options.backend]
+    if options.prompt_suffix:
+        [suffix] = await tokens.encode([options.prompt_suffix])
+        asks = [replace(ask, prompt=_extended(ask, options.prompt_suffix, suffix)) for ask in asks]
+    if options.apply_chat_template:
+        asks = await _with_text(asks, tokens)
+        chats = [_as_chat(ask) for ask in asks]
+        return _with_prompts(asks, await tokens.render(chats))
+    if backend.is_chat:
+        return await _with_text(asks, tokens)
+    texts = [ask.prompt for ask in asks if isinstance(ask.prompt, str)]
+    if options.tokenize_prompt and len(texts) == len(asks):
+        return _with_prompts(asks, await tokens.encode(texts))
+    return asks
+
+
+def _extended(ask: Ask, text: str, ids: list[int]) -> str | list[int] | list[Json]:
+    if isinstance(ask.prompt, str):
+        return ask.prompt + text
+    last = ask.prompt[-1]
+    if isinstance(last, dict):
+        return [*_as_chat(ask)[:-1], {**last, "content": f"{last.get('content', '')}{text}"}]
+    return [*(i for i in ask.prompt if isinstance(i, int)), *ids]
+
+
+def _as_chat(ask: Ask) -> list[Json]:
+    if isinstance(ask.prompt, str):
+        return [{"role": "user", "content": ask.prompt}]
+    return [message for message in ask.prompt if isinstance(message, dict)]
+
+
+async def _with_text(asks: list[Ask], tokens: Tokens) -> list[Ask]:
+    """Token ids become text; chats stay."""
+    ids = [[i for i in ask.prompt if isinstance(i, int)] for ask in asks]
+    if not all(ids):
+        return asks
+    return _with_prompts(asks, await tokens.decode(ids))
+
+
+def _with_prompts(asks: list[Ask], prompts: Any) -> list[Ask]:
+    return [replace(ask, prompt=prompt) for ask, prompt in zip(asks, prompts, strict=True)]
+
+
+_MAKERS: dict[str, Maker] = {
+    "sharegpt": _sharegpt,
+    "custom": _sharegpt,
+    "openai": _openai,
+    "random": _random,
+    "random-ids": _random_ids,
+    "generated-shared-prefix": _shared_prefix,
+    "mooncake": _mooncake,
+}

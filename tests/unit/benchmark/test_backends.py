@@ -1,0 +1,60 @@
+"""What is sent, and what is understood."""
+
+import pytest
+
+from sglang.benchmark.backends import BACKENDS, Ask, News, Sampling
+
+SAMPLING = Sampling("m", temperature=0.5, top_p=0.9)
+
+
+def test_native_body() -> None:
+    body = BACKENDS["sglang"].body(Ask("hi", 5), SAMPLING)
+    assert body == {
+        "text": "hi", "stream": True, "return_logprob": False,
+        "sampling_params": {
+            "temperature": 0.5, "top_p": 0.9, "max_new_tokens": 5, "ignore_eos": True,
+        },
+    }  # fmt: skip
+    assert BACKENDS["sglang"].body(Ask([1, 2], 5), SAMPLING)["input_ids"] == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["sglang-oai", "vllm"])
+def test_completions_body(name: str) -> None:
+    body = BACKENDS[name].body(Ask([1, 2], 5), SAMPLING)
+    assert body == {
+        "model": "m", "prompt": [1, 2], "max_tokens": 5, "temperature": 0.5, "top_p": 0.9,
+        "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    whole = BACKENDS[name].body(Ask("hi", 5), Sampling("m", stream=False, return_logprob=True))
+    assert "stream_options" not in whole and whole["logprobs"] == 1
+
+
+def test_chat_body() -> None:
+    chat = BACKENDS["vllm-chat"]
+    assert chat.body(Ask("hi", 5), SAMPLING)["messages"] == [{"role": "user", "content": "hi"}]
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    assert chat.body(Ask(messages, 5), SAMPLING)["messages"] == messages
+
+
+def test_native_events() -> None:
+    read = BACKENDS["sglang"].read
+    meta = {"prompt_tokens": 3, "completion_tokens": 2, "cached_tokens": 1, "finish_reason": None}
+    assert read({"text": "ab", "meta_info": meta}) == News(
+        whole_text="ab", has_token=True, prompt_tokens=3, completion_tokens=2, cached_tokens=1
+    )
+    aborted = {"finish_reason": {"type": "abort", "message": "too long"}}
+    assert read({"text": "", "meta_info": aborted}).error == "aborted: too long"
+    assert read({"error": {"message": "no"}}).error == "no"
+    assert read({"error": "no"}).error == "no"
+
+
+def test_openai_events() -> None:
+    read = BACKENDS["sglang-oai-chat"].read
+    assert not read({"choices": [{"delta": {"role": "assistant", "content": ""}}]}).has_token
+    assert read({"choices": [{"delta": {"content": "a"}}], "usage": None}).text == "a"
+    assert read({"choices": [{"delta": {"reasoning_content": "r"}}]}).text == "r"
+    assert read({"choices": [{"text": "t"}]}).text == "t"
+    assert read({"choices": [{"message": {"content": "whole"}}]}).text == "whole"
+    usage = {"prompt_tokens": 4, "completion_tokens": 9, "prompt_tokens_details": None}
+    assert read({"choices": [], "usage": usage}) == News(prompt_tokens=4, completion_tokens=9)
+    assert read({"error": {"message": "no"}}).error == "no"

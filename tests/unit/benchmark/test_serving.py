@@ -1,0 +1,178 @@
+"""Whole measurements against a server on this machine."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang.benchmark.errors import BenchmarkError
+from sglang.benchmark.options import Options, parse
+from sglang.benchmark.serving import main, run
+from tests.unit.benchmark.clock import FakeTime
+from tests.unit.benchmark.fake_server import FakeServer, serving
+
+SMALL = [
+    "--dataset-name", "random-ids", "--num-prompts", "5", "--random-input-len", "6",
+    "--random-output-len", "4", "--random-range-ratio", "1.0",
+]  # fmt: skip
+
+
+async def measure(server: FakeServer, *flags: str) -> dict[str, Any]:
+    async with serving(server):
+        options = parse(["--base-url", server.url, *SMALL, *flags], "bench")
+        return await run(options, FakeTime().clock)
+
+
+def chats(path: Path, *contents: str) -> list[str]:
+    records = [
+        {"messages": [{"role": "user", "content": text}], "max_tokens": 3} for text in contents
+    ]
+    path.write_text("\n".join(map(json.dumps, records)))
+    return ["--dataset-name", "openai", "--dataset-path", str(path)]
+
+
+@pytest.mark.parametrize(
+    "backend", ["sglang", "sglang-oai", "sglang-oai-chat", "vllm", "vllm-chat"]
+)
+async def test_every_backend_is_measured(backend: str) -> None:
+    server = FakeServer()
+    numbers = await measure(server, "--backend", backend)
+    assert (numbers["completed"], numbers["failed"]) == (5, 0)
+    assert (numbers["total_input_tokens"], numbers["total_output_tokens"]) == (30, 20)
+    assert numbers["total_cached_tokens"] == 5
+    assert numbers["mean_ttft_ms"] is not None and numbers["mean_itl_ms"] is not None
+    assert len(server.bodies) == 6  # with the warm-up
+    asked_info = "/server_info" in server.paths
+    assert asked_info == backend.startswith("sglang")
+
+
+@pytest.mark.parametrize("backend", ["sglang", "sglang-oai", "vllm-chat"])
+async def test_whole_answers_have_no_token_times(backend: str) -> None:
+    server = FakeServer()
+    numbers = await measure(server, "--backend", backend, "--disable-stream")
+    assert (numbers["completed"], numbers["total_output_tokens"]) == (5, 20)
+    assert numbers["mean_ttft_ms"] is numbers["mean_itl_ms"] is None
+    assert all(body["stream"] is False for body in server.bodies)
+
+
+async def test_flags_reach_the_server() -> None:
+    server = FakeServer()
+    await measure(
+        server, "--flush-cache", "--warmup-requests", "2", "--temperature", "0.5",
+        "--disable-ignore-eos", "--return-logprob", "--extra-request-body", '{"rid": "x"}',
+        "--header", "x-team=red",
+    )  # fmt: skip
+    body = server.bodies[-1]
+    assert body["sampling_params"] == {
+        "temperature": 0.5, "top_p": 1.0, "max_new_tokens": 4, "ignore_eos": False,
+    }  # fmt: skip
+    assert body["return_logprob"] is True and body["rid"] == "x"
+    assert server.headers["x-team"] == "red"
+    generates = [i for i, path in enumerate(server.paths) if path == "/generate"]
+    flushed = server.paths.index("/flush_cache")
+    assert generates[1] < flushed < generates[2]
+
+
+@pytest.mark.parametrize(
+    "flags", [[], ["--model", "m"], ["--model", "m", "--served-model-name", "s"]]
+)
+async def test_the_model_is_the_server_s_unless_named(flags: list[str]) -> None:
+    server = FakeServer()
+    await measure(server, "--backend", "vllm", *flags)
+    assert server.bodies[0]["model"] == (flags[-1] if flags else "words")
+
+
+async def test_report_and_json_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "results.jsonl"
+    flags = ["--output-file", str(out), "--output-details", "--cache-report", "--tag", "t",
+             "--goodput", "e2el:60000", "--max-concurrency", "2"]  # fmt: skip
+    await measure(FakeServer(), *flags)
+    await measure(FakeServer(), *flags)
+    text = capsys.readouterr().out
+    for line in ("Backend:", "Traffic request rate:", "Max request concurrency:",
+                 "Successful requests:", "Benchmark duration (s):", "Total input tokens:",
+                 "Total generated tokens:", "Request throughput (req/s):", "Concurrency:",
+                 "Output token throughput (tok/s):", "Request goodput (req/s):",
+                 "Total cached tokens:", "Mean TTFT (ms):", "P95 TPOT (ms):", "Max ITL (ms):",
+                 "P99 E2E Latency (ms):"):  # fmt: skip
+        assert f"\n{line} " in text
+    first, second = (json.loads(line) for line in out.read_text().splitlines())
+    for key in ("backend", "dataset_name", "request_rate", "max_concurrency", "duration",
+                "completed", "total_input_tokens", "total_output_tokens",
+                "total_output_tokens_retokenized", "request_throughput", "input_throughput",
+                "output_throughput", "total_throughput", "mean_e2e_latency_ms",
+                "p99_e2e_latency_ms", "std_ttft_ms", "p95_tpot_ms", "median_itl_ms", "max_itl_ms",
+                "concurrency", "accept_length", "server_info"):  # fmt: skip
+        assert key in first
+    assert (first["tag"], first["goodput"], first["max_concurrency"]) == ("t", {"e2el": 60000}, 2)
+    assert first["server_info"]["version"] == "fake"
+    assert second["output_lens"] == [4] * 5 and len(second["itls"]) == 5
+    assert second["generated_texts"] == ["w0 w1 w2 w3"] * 5
+
+
+async def test_the_rate_is_a_number_where_it_is_one(tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    for flags in (["--request-rate", "1000"], []):
+        await measure(FakeServer(), "--output-file", str(out), *flags)
+    rates = [json.loads(line)["request_rate"] for line in out.read_text().splitlines()]
+    assert rates == [1000.0, "inf"]
+
+
+async def test_a_file_that_cannot_be_written_is_named_before_anything_is_sent() -> None:
+    server = FakeServer()
+    with pytest.raises(BenchmarkError, match="--output-file /nowhere/f cannot be written"):
+        await measure(server, "--output-file", "/nowhere/f")
+    assert server.paths == []
+
+
+async def test_failures_are_shown_by_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = chats(tmp_path / "f", "fine", "status", "cut", "error", "garbage", "status")
+    numbers = await measure(FakeServer(), "--backend", "vllm-chat", *data, "--num-prompts", "9")
+    assert (numbers["completed"], numbers["failed"]) == (1, 5)
+    assert {kind: told["count"] for kind, told in numbers["failures"].items()} == {
+        "HTTP 503": 2, "stream was cut": 1, "error in the answer": 1, "answer is not JSON": 1,
+    }  # fmt: skip
+    text = capsys.readouterr().out
+    assert "2 x HTTP 503: queue is full" in text
+    assert "1 x error in the answer: worker died" in text
+
+
+async def test_warm_up_that_fails_ends_the_measurement(tmp_path: Path) -> None:
+    data = chats(tmp_path / "f", "status")
+    with pytest.raises(BenchmarkError, match="warm-up request failed with HTTP 503: queue is full"):
+        await measure(FakeServer(), "--backend", "vllm-chat", *data)
+
+
+async def test_a_server_that_is_loading_is_waited_for() -> None:
+    time, server = FakeTime(), FakeServer(polls_until_ready=5)
+    async with serving(server):
+        options = parse(["--base-url", server.url, *SMALL], "bench")
+        assert (await run(options, time.clock))["completed"] == 5
+    assert time.seconds == 4 * 0.5
+
+
+async def test_a_server_that_does_not_come_is_named() -> None:
+    time = FakeTime()
+    options = Options(base_url="http://127.0.0.1:9", dataset_name="random-ids")
+    with pytest.raises(BenchmarkError, match="127.0.0.1:9 is not ready after 60 s.*Connect"):
+        await run(options, time.clock)
+    assert time.seconds == 60
+
+
+def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [*SMALL, "--base-url", "http://127.0.0.1:9", "--ready-check-timeout-sec", "0"]
+    assert main(argv) == 1
+    assert capsys.readouterr().err.startswith("bench_serving: http://127.0.0.1:9 is not ready")
+
+
+async def test_all_failed_is_an_error_code(tmp_path: Path) -> None:
+    server = FakeServer()
+    data = chats(tmp_path / "f", "status", "status")
+    argv = ["--backend", "vllm-chat", *data, "--warmup-requests", "0"]
+    async with serving(server):
+        code = await asyncio.to_thread(main, ["--base-url", server.url, *argv])
+    assert code == 1
