@@ -121,6 +121,11 @@ class StreamExecutor(Execution):
             self.sync()
         if self.results.error is not None:
             raise self.results.error
+        if self._turn_ahead is not None and self._turn_ahead.parts:
+            raise ValueError(
+                "a program with num_api_spec_tokens cannot fork inside an assistant's turn, which "
+                "is asked for at its end; end the turn first"
+            )
         branches = [self._branch() for _ in range(size)]
         for branch in branches:
             self.backend.fork_program(self, branch, position_ids_offset)
@@ -155,6 +160,7 @@ class StreamExecutor(Execution):
             self._use_thread,
         )
         self.copy_to(branch)
+        branch._scope_starts = dict(self._scope_starts)
         branch.results.values.update(self.results.values)
         branch.results.meta.update(self.results.meta)
         return branch

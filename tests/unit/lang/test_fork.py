@@ -7,6 +7,7 @@ import pytest
 
 import sglang as sgl
 from sglang.lang.executor import StreamExecutor
+from sglang.lang.ir import SglVarScopeEnd
 from tests.unit.lang.fake_backend import FakeBackend, failing
 
 
@@ -108,6 +109,19 @@ def test_a_branch_has_a_copy_of_everything() -> None:
     backend = FakeBackend()
     run(program, backend)
     assert backend.called("fork") == [[7]]
+
+
+def test_a_scope_may_end_in_a_branch() -> None:
+    def program(s):
+        s += "a"
+        with s.var_scope("v"):
+            s += "b"
+            branch = s.fork(1)[0]
+        branch += "c"
+        branch.stream_executor.submit(SglVarScopeEnd("v"))
+        assert (branch["v"], s["v"]) == ("bc", "b")
+
+    run(program)
 
 
 def test_branches_do_not_see_each_other() -> None:

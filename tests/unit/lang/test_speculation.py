@@ -117,3 +117,14 @@ def test_matching_needs_every_text_of_the_program() -> None:
     ]
     assert match_turn("A: 1", ["A:", (expr, []), "B"]) is None
     assert match_turn("B", ["A:"]) is None
+
+
+def test_a_turn_that_is_still_collected_cannot_fork() -> None:
+    @sgl.function(num_api_spec_tokens=64)
+    def program(s):
+        with s.assistant():
+            s += sgl.gen("x")
+            s.fork(2)
+
+    with pytest.raises(ValueError, match="end the turn first"):
+        program.run(backend=chat())

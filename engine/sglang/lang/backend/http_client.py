@@ -8,6 +8,7 @@ import httpx
 
 CONNECT_TIMEOUT = 10.0  # seconds
 SHOWN_BODY_CHARS = 2000
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class EndpointError(RuntimeError):
@@ -42,6 +43,8 @@ class HttpClient:
             # Programs bring their own limit: their threads.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
             transport=transport,
+            # A server on this machine is not asked through a proxy.
+            trust_env=httpx.URL(self.base_url).host not in LOOPBACK,
         )
 
     def get(self, path: str) -> Any:

@@ -58,7 +58,7 @@ class RuntimeEndpoint(BaseBackend):
         super().__init__()
         self.base_url = base_url.rstrip("/")
         self._http = HttpClient(base_url, api_key, verify, timeout, transport)
-        self.model_info: dict[str, Any] = self._http.get("/get_model_info")
+        self.model_info: dict[str, Any] = _model_info(self._http)
         self.chat_template = (
             get_chat_template(chat_template_name)
             if chat_template_name
@@ -192,6 +192,16 @@ class RuntimeEndpoint(BaseBackend):
         for one in reply if isinstance(reply, list) else [reply]:
             _check_complete(one)
         return reply
+
+
+def _model_info(http: HttpClient) -> dict[str, Any]:
+    info = http.get("/get_model_info")
+    if not isinstance(info, dict) or "model_path" not in info:
+        raise EndpointError(
+            f"{http.base_url} does not tell its model_path at /get_model_info, so it is no server "
+            "of the native API; for servers of OpenAI's API use sgl.OpenAI"
+        )
+    return info
 
 
 def tokens_of_choice(

@@ -1,9 +1,12 @@
 """What travels to our server and how its answers are read."""
 
+import http.server
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
+import certifi
 import httpx
 import pytest
 
@@ -225,6 +228,40 @@ def test_a_server_that_does_not_answer_is_an_error(failure, error: str, stream: 
     state = program.run(backend=endpoint(Server(fail), timeout=5), stream=stream)
     with pytest.raises(EndpointError, match=error):
         list(state.text_iter())
+
+
+def test_another_kind_of_server_is_refused_at_once() -> None:
+    def other(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, text="hello")
+
+    with pytest.raises(EndpointError, match="no server of the native API"):
+        RuntimeEndpoint("http://server", transport=httpx.MockTransport(other))
+
+
+def test_a_server_on_this_machine_is_not_asked_through_a_proxy(monkeypatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")  # nothing listens there
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(INFO).encode())
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as listener:
+        thread = threading.Thread(target=listener.handle_request)
+        thread.start()
+        backend = RuntimeEndpoint(f"http://127.0.0.1:{listener.server_port}", timeout=20)
+        thread.join()
+    assert backend.model_info == INFO
+    backend.shutdown()
+
+
+def test_certificates_come_from_a_file_or_are_not_checked() -> None:
+    for verify in (certifi.where(), False, True):
+        assert endpoint(Server(), verify=verify).model_info == INFO
+    with pytest.raises(FileNotFoundError):
+        endpoint(Server(), verify="/no/such/file.pem")
 
 
 def test_waits_are_bounded() -> None:
