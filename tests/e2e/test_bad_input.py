@@ -138,3 +138,26 @@ def test_wrong_content_type_is_refused_on_the_openai_side(pool: Pool) -> None:
     )
     assert status == 400
     assert "application/json" in reply["error"]["message"]
+
+
+def test_refusals_of_urls_and_headers_answer_json(pool: Pool) -> None:
+    for path in ("/v1/models/%ff", "/workers/%ff"):
+        status, reply, _ = call(f"{pool.url}{path}")
+        assert (status, reply["error"]["code"]) == (400, "invalid_url")
+    for path in ("/v1/chat/completions", "/generate"):
+        status, reply, _ = call(
+            f"{pool.url}{path}", raw=b"\x1f\x8b\x08", headers={"content-encoding": "gzip"}
+        )
+        assert status == 415
+        assert "`gzip`" in reply["error"]["message"]
+
+
+def test_a_megabyte_of_a_name_is_not_repeated(pool: Pool) -> None:
+    for path, body in (
+        ("/v1/chat/completions", {"messages": MESSAGES}),
+        ("/generate", {"text": "hi"}),
+    ):
+        status, reply, _ = call(f"{pool.url}{path}", {**body, "model": "x" * (1 << 20)})
+        assert status == 404
+        assert "1048576 characters" in reply["error"]["message"]
+        assert len(json.dumps(reply)) < 500

@@ -111,6 +111,18 @@ def test_killed_worker_gives_an_error_event_and_the_next_request_goes_on(tmp_pat
             assert status == 200, answer
 
 
+def test_readiness_turns_as_soon_as_the_worker_is_dead(tmp_path) -> None:
+    # Probes come too seldom to be what notices.
+    seldom = ("--health-check-interval-secs", "3600")
+    with (
+        processes.engine(tmp_path) as worker,
+        processes.gateway(tmp_path, [worker], *seldom) as gateway,
+    ):
+        assert processes.get_status(f"{gateway.url}/readiness") == 200
+        worker.process.send_signal(signal.SIGKILL)
+        until(lambda: processes.get_status(f"{gateway.url}/readiness") == 503)
+
+
 def internal_running(gateway: Server, worker: Server) -> bool:
     workers = call(f"{gateway.url}/workers")[1]["workers"]
     [entry] = [w for w in workers if w["url"] == worker.grpc_url]

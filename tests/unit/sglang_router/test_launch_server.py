@@ -174,6 +174,14 @@ def test_a_port_in_use_is_told_in_one_sentence(stage: Stage) -> None:
     )
 
 
+def test_an_address_of_another_machine_is_no_matter_of_the_port(stage: Stage) -> None:
+    stage.run("--host", "203.0.113.7", "--port", str(free_port()))
+    code, errors = stage.finish()
+    assert code == 1
+    assert "--host is no address of this machine" in errors
+    assert "choose another" not in errors
+
+
 def test_workers_that_never_get_ready_are_given_up(stage: Stage) -> None:
     stage.run("--port", str(free_port()), "--worker-startup-timeout-secs", "1")
     cast = stage.cast(3)

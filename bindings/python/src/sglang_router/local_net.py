@@ -1,6 +1,7 @@
 """Ports of this machine, and plain HTTP to a server on it."""
 
 import contextlib
+import errno
 import http.client
 import json
 import socket
@@ -31,9 +32,14 @@ def require_free_port(host: str, port: int) -> None:
             probe.listen(1)
         except OSError as error:
             raise PortError(
-                f"cannot listen on {host} port {port} ({error.strerror or error}); "
-                "end what uses it, or choose another with --port"
+                f"cannot listen on {host} port {port} ({error.strerror or error}); {_advice(error)}"
             ) from error
+
+
+def _advice(error: OSError) -> str:
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "--host is no address of this machine; 0.0.0.0 stands for all that it has"
+    return "end what uses it, or choose another with --port"
 
 
 def free_port_pairs(count: int) -> list[int]:

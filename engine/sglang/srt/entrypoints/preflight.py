@@ -1,6 +1,7 @@
 """What can be wrong with the options and this machine, found before anything slow starts."""
 
 import difflib
+import errno
 import os
 import socket
 
@@ -63,8 +64,14 @@ def check_ports(args: ServerArgs) -> None:
             except OSError as error:
                 raise LaunchError(
                     f"cannot listen on {args.host} port {port} ({flag}): "
-                    f"{(error.strerror or str(error)).lower()}; choose another one"
+                    f"{(error.strerror or str(error)).lower()}; {_advice(error)}"
                 ) from error
+
+
+def _advice(error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return "--host must be an address of this machine, such as 0.0.0.0"
+    return "choose another one"
 
 
 def check_files(args: ServerArgs) -> None:

@@ -1,11 +1,16 @@
 """Mistakes that are found before anything starts."""
 
 import json
+import socket
 from typing import Any
 
 import pytest
 
-from sglang.srt.entrypoints.preflight import LaunchError, check_preferred_sampling
+from sglang.srt.entrypoints.preflight import (
+    LaunchError,
+    check_ports,
+    check_preferred_sampling,
+)
 from sglang.srt.server_args import ServerArgs
 
 
@@ -36,3 +41,24 @@ def test_wrong_defaults_are_named(values: dict[str, Any], parts: tuple[str, ...]
         check_preferred_sampling(preferring(**values))
     for part in ("--preferred-sampling-params", *parts):
         assert part in str(caught.value)
+
+
+def refused(host: str, port: int) -> str:
+    with pytest.raises(LaunchError) as caught:
+        check_ports(ServerArgs(model_path="m", host=host, port=port))
+    return str(caught.value)
+
+
+def test_a_taken_port_is_to_be_another_one() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port = taken.getsockname()[1]
+        assert refused("127.0.0.1", port).endswith("choose another one")
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "x" * 300])  # another machine's, nobody's
+def test_an_address_of_another_machine_is_no_matter_of_the_port(host: str) -> None:
+    text = refused(host, 30000)
+    assert "--host must be an address of this machine" in text
+    assert "choose another" not in text
