@@ -101,5 +101,5 @@ def test_what_the_backend_cannot_do_is_a_400(plugged: Server, params: dict, word
 def test_without_a_backend_the_request_is_refused_by_name(server: Server) -> None:
     status, reply, _ = call(f"{server.url}/generate", constrained(DIGITS))
     assert status == 400
-    assert "regex needs structured output" in reply["error"]["message"]
+    assert "Structured output (regex) is not served here" in reply["error"]["message"]
     assert "--grammar-backend" in reply["error"]["message"]

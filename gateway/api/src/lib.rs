@@ -8,6 +8,7 @@
 //! - `body`: bytes → fields, with errors that name the field.
 //! - `clip`: how much of a client's value an error repeats.
 //! - `unsupported`: the one table of options that this version refuses.
+//! - `constraint`: what an answer must match.
 //! - [`sampling`]: the knobs that all three generating endpoints share.
 //! - [`chat`], [`completions`], [`generate`]: one folder per endpoint, request and response.
 //! - [`tokenize`], [`models`], [`usage`], [`logprobs`]: the smaller types.
@@ -17,6 +18,7 @@ mod body;
 pub mod chat;
 mod clip;
 pub mod completions;
+mod constraint;
 pub mod error;
 pub mod generate;
 pub mod limits;
@@ -40,6 +42,7 @@ pub use completions::{
     Completion, CompletionChoice, CompletionChunk, CompletionChunkChoice, CompletionLogprobs,
     CompletionRequest,
 };
+pub use constraint::Constraint;
 pub use error::{ApiError, ErrorKind};
 pub use generate::{
     GenerateFinish, GenerateRequest, GenerateResponse, LogprobRequest, LogprobTriple, MetaInfo, PromptItem,

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::body::Body;
 use crate::clip::clip;
+use crate::constraint::{self, Constraint};
 use crate::error::ApiError;
 use crate::limits::{MAX_N, MAX_STOP_REGEX_BYTES, MAX_STOPS, MAX_TOKEN_IDS};
 use crate::shapes::OneOrMany;
@@ -51,6 +52,7 @@ pub struct Sampling {
     pub seed: Option<i64>,
     /// Tokens per message of the worker's stream.
     pub stream_interval: Option<u32>,
+    pub constraint: Option<Constraint>,
 }
 
 impl Default for Sampling {
@@ -77,6 +79,7 @@ impl Default for Sampling {
             logit_bias: Vec::new(),
             seed: None,
             stream_interval: None,
+            constraint: None,
         }
     }
 }
@@ -162,6 +165,10 @@ const NATIVE_KEYS: &[&str] = &[
     "logit_bias",
     "sampling_seed",
     "stream_interval",
+    "json_schema",
+    "regex",
+    "ebnf",
+    "structural_tag",
 ];
 
 /// Reads the options of a chat or completion body.
@@ -175,6 +182,7 @@ pub(crate) fn from_openai(body: &Body, default_max_tokens: Option<u32>) -> Resul
     sampling.default_max_new_tokens = default_max_tokens;
     sampling.min_new_tokens = names.min_tokens.unwrap_or(0);
     sampling.seed = names.seed.or(sampling.seed);
+    sampling.constraint = constraint::from_openai(body)?;
     check_lengths(&sampling, body, "min_tokens")?;
     Ok(sampling)
 }
@@ -195,6 +203,7 @@ pub(crate) fn from_native(body: &Body) -> Result<Sampling, ApiError> {
     sampling.default_max_new_tokens = Some(DEFAULT_MAX_NEW_TOKENS);
     sampling.max_field = "max_new_tokens";
     sampling.min_new_tokens = names.min_new_tokens.unwrap_or(0);
+    sampling.constraint = constraint::from_texts(body)?;
     check_lengths(&sampling, body, "min_new_tokens")?;
     Ok(sampling)
 }

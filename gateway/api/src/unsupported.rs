@@ -39,12 +39,7 @@ const fn fixed_at(field: &'static str, only: &'static [&'static str]) -> Unsuppo
 
 /// Options of any endpoint that generates.
 const COMMON: &[Unsupported] = &[
-    // Structured output.
-    refused("json_schema"),
-    refused("regex"),
-    refused("ebnf"),
-    refused("structural_tag"),
-    refused_unless("response_format", &[r#"{"type":"text"}"#]),
+    // Other servers' names of constraints.
     refused("structured_outputs"),
     refused("guided_json"),
     refused("guided_regex"),
@@ -131,10 +126,6 @@ const GENERATE: &[Unsupported] = &[
 
 /// Options inside `sampling_params`.
 pub(crate) const SAMPLING: &[Unsupported] = &[
-    refused("json_schema"),
-    refused("regex"),
-    refused("ebnf"),
-    refused("structural_tag"),
     refused("custom_params"),
     refused("watermark"),
     refused_unless("beam_width", &["1"]),

@@ -77,8 +77,9 @@ def _check_pool(prompt_len: int, limits: Limits) -> None:
 def _check_constraint(params: SamplingParams, limits: Limits) -> None:
     if params.constraints and not limits.has_grammar_backend:
         raise Refused(
-            f"{params.constraints[0]} needs structured output, but the grammar backend of this "
-            "server is 'none'; send the request without it, or name one with --grammar-backend."
+            f"Structured output ({params.constraints[0]}) is not served here, the grammar backend "
+            "is 'none'. Send the request without response_format, json_schema, regex, ebnf and "
+            "structural_tag, or start the engine with --grammar-backend."
         )
 
 

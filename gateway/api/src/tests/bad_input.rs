@@ -169,8 +169,8 @@ fn native_options_out_of_range_are_refused_with_their_path() {
             "there are: max_new_tokens",
         ),
         (
-            r#"{"regex":"a+"}"#,
-            "sampling_params.regex",
+            r#"{"custom_params":{"a":1}}"#,
+            "sampling_params.custom_params",
             "not supported by this version",
         ),
         (r#"{"n":1,"n":2}"#, "sampling_params", "gives `n` more than once"),

@@ -116,6 +116,7 @@ fn sampling_options_arrive() {
         logit_bias: vec![(7, -100.0), (8, 1.5)],
         seed: Some(-3),
         stream_interval: Some(4),
+        constraint: None,
     };
     assert_eq!(chat(fields).unwrap().sampling, expected);
     let of_completion = Sampling {

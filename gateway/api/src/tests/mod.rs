@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod bad_prompts;
+mod constraints;
 mod good_input;
 mod rendering;
 

@@ -392,6 +392,17 @@ fn default_limit(wish: &Sampling, remaining: Option<u32>) -> Option<u32> {
     }
 }
 
+fn constraint(wish: smg_api::Constraint) -> smg_engine_client::Constraint {
+    use smg_api::Constraint as Wish;
+    use smg_engine_client::Constraint;
+    match wish {
+        Wish::JsonSchema(schema) => Constraint::JsonSchema(schema),
+        Wish::Regex(regex) => Constraint::Regex(regex),
+        Wish::Ebnf(grammar) => Constraint::Ebnf(grammar),
+        Wish::StructuralTag(tag) => Constraint::StructuralTag(tag),
+    }
+}
+
 /// The client's values over the model's defaults over the built-in ones.
 fn sampling(wish: Sampling, info: &ModelInfo, remaining: Option<u32>) -> smg_engine_client::Sampling {
     let model = |name: &str| {
@@ -428,6 +439,7 @@ fn sampling(wish: Sampling, info: &ModelInfo, remaining: Option<u32>) -> smg_eng
         stream_interval: wish.stream_interval,
         logit_bias: wish.logit_bias.into_iter().collect(),
         seed: wish.seed,
+        constraint: wish.constraint.map(constraint),
         ..smg_engine_client::Sampling::default()
     }
 }
