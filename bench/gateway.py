@@ -17,7 +17,7 @@ import psutil
 
 from bench.rows import ROOT, Row, write
 from tests.e2e import processes
-from tests.e2e.processes import Server
+from tests.e2e.processes import Server, call, until
 from tests.e2e.reference import demo_folder
 from tests.peers.peers import GATEWAYS, published_gateway
 
@@ -33,6 +33,7 @@ RATE = 500
 TOKENS = 16
 RELEASE = ROOT / "target/release"
 GATEWAY_CORE, OTHER_CORE = "0", "1"
+QUIET = ("--log-level", "warn")  # no line per request
 
 
 def install_tools() -> None:
@@ -63,7 +64,7 @@ def attack(url: str, rate: int, stream: bool, scratch: Path) -> dict[str, Any]:
     body = base64.b64encode(json.dumps(request_body(stream)).encode()).decode()
     targets.write_text(
         json.dumps({"method": "POST", "url": f"{url}/v1/chat/completions", "body": body,
-                    "header": {"content-type": ["application/json"]}})
+                    "header": {"content-type": ["application/json"]}}) + "\n"
     )  # fmt: skip
     out = scratch / "attack.bin"
     with out.open("wb") as sink:
@@ -130,6 +131,7 @@ class Rows:
 
 
 def measure(who: str, gateway: Server, bare: dict[str, float], rows: Rows, scratch: Path) -> None:
+    until(lambda: call(f"{gateway.url}/v1/chat/completions", request_body(False))[0] == 200)
     for stream in (False, True):
         before = cpu_seconds(gateway)
         report = attack(gateway.url, RATE, stream, scratch)
@@ -155,7 +157,7 @@ def ours(scratch: Path, worker: Server) -> Server:
     port = processes.free_port()
     return processes.start(
         pinned(GATEWAY_CORE, RELEASE / "smg", "launch", "--host", "127.0.0.1", "--port", str(port),
-               "--worker-urls", worker.grpc_url, "--policy", "round_robin"),
+               "--worker-urls", worker.grpc_url, "--policy", "round_robin", *QUIET),
         port, scratch / "smg.log",
     )  # fmt: skip
 
@@ -178,7 +180,7 @@ def main() -> None:
                 finally:
                     gateway.end()
                 for peer in GATEWAYS:
-                    with published_gateway(peer, scratch, worker) as theirs:
+                    with published_gateway(peer, scratch, worker, *QUIET) as theirs:
                         for process in [theirs.process.pid, *_children(theirs)]:
                             os.sched_setaffinity(process, {int(GATEWAY_CORE)})
                         measure(peer, theirs, bare, rows, scratch)

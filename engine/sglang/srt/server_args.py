@@ -44,7 +44,7 @@ PROCESS = Group("process")
 
 LOAD_FORMAT_CHOICES = ["auto", "safetensors", "gguf", "dummy"]
 DTYPE_CHOICES = ["auto", "half", "float16", "bfloat16", "float", "float32"]
-DEVICE_CHOICES = ["cpu"]
+DEVICE_CHOICES = ["cpu", "cuda"]
 LOG_LEVELS = ["debug", "info", "warning", "error"]
 DEFAULT_CHUNKED_PREFILL_SIZE = 4096
 # A step of so many tokens of a small model takes about a second on two cores, and others wait.
@@ -221,21 +221,26 @@ class ServerArgs:
     plugin_options: dict[str, Any] = field(default_factory=dict)  # flags that hooks have added
 
     def __post_init__(self) -> None:
-        """Fills the defaults that depend on other values, then what the model overrides."""
+        """Fills the defaults that depend on other values, and what the model overrides."""
         self.device = self.device or "cpu"
         self.attention_backend = self.attention_backend or default_attention_backend(self.device)
         self.tokenizer_path = self.tokenizer_path or self.model_path
         self.served_model_name = self.served_model_name or self.model_path
-        if self.chunked_prefill_size is None:
+        if self.random_seed is None:
+            self.random_seed = random.randrange(1 << 30)
+        self._chunk_is_default = self.chunked_prefill_size is None
+        apply_speculative_algorithm(self)
+        if self.model_path not in PLACEHOLDERS and Path(self.model_path).expanduser().exists():
+            _apply_model_overrides(self)
+        self._fill_default_chunk()
+
+    def _fill_default_chunk(self) -> None:
+        """Whole pages; again when the size of a page has changed."""
+        if self._chunk_is_default:
             on_cpu = self.device == "cpu"
             wanted = CPU_CHUNKED_PREFILL_SIZE if on_cpu else DEFAULT_CHUNKED_PREFILL_SIZE
             page_size = max(self.page_size, 1)
             self.chunked_prefill_size = max(wanted // page_size, 1) * page_size
-        if self.random_seed is None:
-            self.random_seed = random.randrange(1 << 30)
-        apply_speculative_algorithm(self)
-        if self.model_path not in PLACEHOLDERS and Path(self.model_path).expanduser().exists():
-            _apply_model_overrides(self)
 
     def check_server_args(self) -> None:
         """Raises ValueError that names the option; afterwards the options are sealed."""
@@ -415,6 +420,7 @@ def with_model_path(args: ServerArgs, path: str) -> ServerArgs:
     found.model_path = path
     if "_model_overrides" not in found.__dict__:
         _apply_model_overrides(found)
+        found._fill_default_chunk()
     for sentence in found.__dict__.get("_model_overrides", ()):
         logger.info(sentence)  # only now: options are built before logging is set up
     found.check_server_args()

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
@@ -19,6 +20,7 @@ use crate::script::{HealthScript, Script, ScriptSource};
 pub struct SimulatedEngineBuilder {
     card: GetModelInfoResponse,
     server_args: Value,
+    start_time: Option<i64>,
     bundle: Option<Bundle>,
     script: ScriptSource,
     health: HealthScript,
@@ -33,6 +35,7 @@ impl Default for SimulatedEngineBuilder {
         Self {
             card: default_card("simulated"),
             server_args: json!({}),
+            start_time: None,
             bundle: None,
             script: Box::new(|_| Script::default()),
             health: HealthScript::Ready,
@@ -79,6 +82,13 @@ impl SimulatedEngineBuilder {
     #[must_use]
     pub fn server_args(mut self, server_args: Value) -> Self {
         self.server_args = server_args;
+        self
+    }
+
+    /// Tells when its process started, in seconds since the epoch.
+    #[must_use]
+    pub fn start_time(mut self, seconds: i64) -> Self {
+        self.start_time = Some(seconds);
         self
     }
 
@@ -148,6 +158,8 @@ impl SimulatedEngineBuilder {
         SimulatedEngine::from_inner(Inner {
             card: RwLock::new(self.card),
             server_args: self.server_args,
+            start_time: RwLock::new(self.start_time),
+            server_info_delay: RwLock::new(Duration::ZERO),
             bundle: self.bundle,
             script: RwLock::new(self.script),
             health: RwLock::new(self.health),

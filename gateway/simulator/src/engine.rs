@@ -5,6 +5,7 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use parking_lot::{Mutex, RwLock};
@@ -39,6 +40,9 @@ pub(crate) type ControlHandler = Box<dyn Fn(&str, &Value) -> Result<Value, Strin
 pub(crate) struct Inner {
     pub card: RwLock<GetModelInfoResponse>,
     pub server_args: Value,
+    /// When its process started, in seconds since the epoch; unset = not told.
+    pub start_time: RwLock<Option<i64>>,
+    pub server_info_delay: RwLock<Duration>,
     pub bundle: Option<Bundle>,
     pub script: RwLock<ScriptSource>,
     pub health: RwLock<HealthScript>,
@@ -136,6 +140,16 @@ impl SimulatedEngine {
 
     pub fn set_card(&self, card: GetModelInfoResponse) {
         *self.inner.card.write() = card;
+    }
+
+    /// Tells that its process started then, in seconds since the epoch: another process if that is news.
+    pub fn set_start_time(&self, seconds: i64) {
+        *self.inner.start_time.write() = Some(seconds);
+    }
+
+    /// Answers GetServerInfo after this long.
+    pub fn set_server_info_delay(&self, delay: Duration) {
+        *self.inner.server_info_delay.write() = delay;
     }
 
     /// Reports this load instead of what is running.

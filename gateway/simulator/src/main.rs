@@ -100,6 +100,10 @@ async fn run(options: &Options) -> io::Result<()> {
 fn engine(options: &Options) -> io::Result<SimulatedEngine> {
     let mut card = default_card(&options.model);
     card.max_context_length = options.max_context_length;
+    if let Some(folder) = &options.tokenizer_dir {
+        // Gateways that cannot take the files over gRPC read them there.
+        card.tokenizer_path = folder.display().to_string();
+    }
     let mut builder = SimulatedEngine::builder()
         .card(card)
         .counts_only()

@@ -30,6 +30,7 @@ pub struct Counts {
     pub operations: u64,
     pub health_probes: u64,
     pub model_info: u64,
+    pub server_info: u64,
     pub tokenizer: u64,
     pub flushes: u64,
     pub connections: u64,

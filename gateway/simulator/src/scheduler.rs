@@ -11,7 +11,7 @@ use smg_engine_client::proto::common::{
 };
 use smg_engine_client::proto::engine::sglang_engine_server::SglangEngine;
 use smg_engine_client::proto::engine::{ControlRequest, ControlResponse};
-use smg_engine_client::proto::json_to_struct;
+use smg_engine_client::proto::{Timestamp, json_to_struct};
 use smg_engine_client::proto::scheduler as wire;
 use smg_engine_client::proto::scheduler::sglang_scheduler_server::SglangScheduler;
 use tonic::{Request, Response, Status};
@@ -94,11 +94,18 @@ impl SglangScheduler for SchedulerService {
         &self,
         _: Request<wire::GetServerInfoRequest>,
     ) -> Answer<wire::GetServerInfoResponse> {
+        self.0.recorder.count(|counts| counts.server_info += 1);
+        let delay = *self.0.server_info_delay.read();
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        let start_time = *self.0.start_time.read();
         Ok(Response::new(wire::GetServerInfoResponse {
             server_args: self.0.server_args.as_object().map(json_to_struct),
             active_requests: self.0.live.lock().len() as i32,
             server_type: "grpc".to_owned(),
             sglang_version: "simulated".to_owned(),
+            start_time: start_time.map(|seconds| Timestamp { seconds, nanos: 0 }),
             ..wire::GetServerInfoResponse::default()
         }))
     }

@@ -29,7 +29,7 @@ def prompts() -> list[list[int]]:
     return [[generator.randrange(301) for _ in range(length)] for length in LENGTHS]
 
 
-def driver(folder: Path, attention_backend: str | None) -> Driver:
+def driver(folder: Path, attention_backend: str) -> Driver:
     return Driver(folder, attention_backend=attention_backend)
 
 
@@ -40,7 +40,7 @@ def tokens(running: Driver, chunk: int | None) -> list[list[int]]:
 
 
 def test_attention_kernels_give_the_same_tokens(folder: Path) -> None:
-    plain, fast = driver(folder, None), driver(folder, "triton")
+    plain, fast = driver(folder, "torch_native"), driver(folder, "triton")
     assert isinstance(plain.runner.attn_backend, TorchNativeAttnBackend)
     assert isinstance(fast.runner.attn_backend, TritonAttnBackend)
     assert tokens(fast, 32) == tokens(plain, 32)
@@ -49,7 +49,7 @@ def test_attention_kernels_give_the_same_tokens(folder: Path) -> None:
 def test_all_kernels_together_give_the_same_tokens(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = tokens(driver(folder, None), None)
+    expected = tokens(driver(folder, "torch_native"), None)
     launched = count_launches(monkeypatch)
     as_on_cuda(monkeypatch)
     assert tokens(driver(folder, "triton"), None) == expected

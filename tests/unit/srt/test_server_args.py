@@ -79,7 +79,7 @@ def test_default_chunk_is_whole_pages() -> None:
         (["--page-size", "two"], ("--page-size", "whole number", "two")),
         (["--port", "70000"], ("--port", "65535", "70000")),
         (["--mem-fraction-static", "1.5"], ("--mem-fraction-static", "<= 1", "1.5")),
-        (["--device", "cuda"], ("--device", "cpu", "cuda")),
+        (["--device", "tpu"], ("--device", "cpu", "cuda", "tpu")),
         (["--dtype", "int8"], ("--dtype", "bfloat16", "int8")),
         (["--schedule-policy", "lof"], ("--schedule-policy", "lpm", "lof")),
         (["--attention-backend", "nope"], ("--attention-backend", "torch_native", "nope")),

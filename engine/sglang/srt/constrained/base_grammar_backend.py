@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 GRAMMAR_BACKEND_REGISTRY = GRAMMAR_BACKENDS
 GrammarKey = tuple[str, str]  # (json | regex | ebnf | structural_tag, its text)
+MAX_CACHED = 1024  # grammars
+MAX_CACHED_TEXT = 16 * 1024 * 1024  # characters of all their keys
 
 
 @dataclass
@@ -128,7 +130,8 @@ class BaseGrammarBackend:
 
     def __init__(self) -> None:
         self.executor = ThreadPoolExecutor()
-        self.cache: dict[GrammarKey, BaseGrammarObject] = {}
+        self.cache: dict[GrammarKey, BaseGrammarObject] = {}  # least recently used first
+        self._cached_text = 0
 
     def get_cached_or_future_value(
         self, key: GrammarKey, require_reasoning: bool
@@ -137,18 +140,27 @@ class BaseGrammarBackend:
 
         Whoever gets the future puts its result into the cache.
         """
-        value = self.cache.get(key)
+        value = self.cache.pop(key, None)
         if value is None:
             return self.executor.submit(self._init_value_dispatch, key, require_reasoning), False
+        self.cache[key] = value
         copied = value.copy()
         copied.maybe_init_reasoning(require_reasoning)
         return copied, True
 
     def set_cache(self, key: GrammarKey, value: BaseGrammarObject) -> None:
+        """Keeps the value, and forgets what was not used for longest beyond the limits."""
+        if self.cache.pop(key, None) is None:
+            self._cached_text += len(key[1])
         self.cache[key] = value
+        while len(self.cache) > MAX_CACHED or self._cached_text > MAX_CACHED_TEXT:
+            oldest = next(iter(self.cache))
+            del self.cache[oldest]
+            self._cached_text -= len(oldest[1])
 
     def reset(self) -> None:
         self.cache.clear()
+        self._cached_text = 0
 
     def compile_grammar(self, key_type: str, key_string: str) -> BaseGrammarObject | None:
         """Any kind of constraint that has no `dispatch_…` of its own."""

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sglang.srt.constrained.base_grammar_backend import (
     BaseGrammarBackend,
@@ -18,7 +18,8 @@ from sglang.srt.core.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
 POLL_INTERVAL = 0.005  # seconds that a look for compiled grammars may take when nothing else runs
-COMPILE_TIMEOUT = 60.0  # seconds
+COMPILE_TIMEOUT = 60.0  # seconds of one compilation, without its wait for a thread
+MAX_COMPILING = 64  # constraints; more are refused until one is done
 KEY_TYPES = {"json_schema": "json"}  # a constraint's name in a request → in a key, if they differ
 
 
@@ -58,14 +59,16 @@ def accept_token(req: Req, token_id: int) -> None:
 @dataclass
 class _Compilation:
     future: "Future[BaseGrammarObject | None]"
-    started: float
+    reqs: list[Req] = field(default_factory=list)
+    started: float | None = None  # when it was first seen to run
 
 
 class GrammarManager:
     """Owns the grammar backend, and the requests whose constraint it still compiles.
 
-    Requests with the same constraint share one compilation. What does not compile becomes an
-    `InvalidGrammarObject`, kept like any other: such a request has to be refused.
+    Requests with the same constraint share one compilation, and each gets a copy. What does not
+    compile becomes an `InvalidGrammarObject`, kept like any other: such a request has to be
+    refused. Whatever a backend raises costs those who asked, never the scheduler.
     """
 
     def __init__(
@@ -83,8 +86,10 @@ class GrammarManager:
     def __len__(self) -> int:
         return len(self.grammar_queue)
 
-    def has_waiting_grammars(self) -> bool:
-        return bool(self.grammar_queue)
+    def can_take(self, params: SamplingParams) -> bool:
+        """Whether a request with these parameters may come now."""
+        key = grammar_key(params)
+        return key is None or key in self._compiling or len(self._compiling) < MAX_COMPILING
 
     def process_req_with_grammar(self, req: Req) -> bool:
         """Sets `req.grammar`, or parks the request: then returns True.
@@ -94,14 +99,17 @@ class GrammarManager:
         key = grammar_key(req.sampling_params)
         if key is None:
             return False
-        backend = self._backend
-        if key not in self._compiling:
-            found, is_cached = backend.get_cached_or_future_value(key, require_reasoning=False)
-            if is_cached and not isinstance(found, InvalidGrammarObject):
+        compilation = self._compiling.get(key)
+        if compilation is None:
+            found = self._look_up(key)
+            if not isinstance(found, Future):
                 req.grammar = found
-                return False
-            if isinstance(found, Future):
-                self._compiling[key] = _Compilation(found, self._clock())
+                is_invalid = isinstance(found, InvalidGrammarObject)
+                if is_invalid:
+                    self.grammar_queue.append(req)
+                return is_invalid
+            compilation = self._compiling[key] = _Compilation(found)
+        compilation.reqs.append(req)
         self.grammar_queue.append(req)
         return True
 
@@ -110,29 +118,30 @@ class GrammarManager:
 
         With `may_wait`, when the caller has nothing else to do, it looks for `POLL_INTERVAL`.
         """
-        if not self.grammar_queue:
-            return []
-        if may_wait:
+        if self._compiling and may_wait:
             futures = [compilation.future for compilation in self._compiling.values()]
             wait(futures, timeout=POLL_INTERVAL, return_when=FIRST_COMPLETED)
         for key in [key for key, each in self._compiling.items() if self._is_over(each)]:
             compilation = self._compiling.pop(key)
-            self._backend.set_cache(key, self._result(key, compilation))
-        ready = [req for req in self.grammar_queue if self._key(req) not in self._compiling]
-        for req in ready:
-            self.grammar_queue.remove(req)
-            req.grammar, _ = self._backend.get_cached_or_future_value(
-                self._key(req), require_reasoning=False
-            )
+            grammar = self._result(key, compilation)
+            self._remember(key, grammar)
+            for req in compilation.reqs:
+                req.grammar = _copy(grammar)
+        ready = [req for req in self.grammar_queue if req.grammar is not None]
+        if ready:
+            self.grammar_queue = [req for req in self.grammar_queue if req.grammar is None]
         return ready
 
     def abort_request(self, req: Req) -> None:
         """A parked request ends; the compilation goes on for whoever asks next."""
         self.grammar_queue.remove(req)
+        for compilation in self._compiling.values():
+            if req in compilation.reqs:
+                compilation.reqs.remove(req)
 
     def clear(self) -> None:
-        """Forgets every compiled grammar, unless a request waits for one."""
-        if not self.grammar_queue and self.grammar_backend is not None:
+        """Forgets every compiled grammar."""
+        if self.grammar_backend is not None:
             self.grammar_backend.reset()
 
     @property
@@ -140,22 +149,52 @@ class GrammarManager:
         assert self.grammar_backend is not None, "admission refuses constraints without a backend"
         return self.grammar_backend
 
-    def _key(self, req: Req) -> GrammarKey:
-        key = grammar_key(req.sampling_params)
-        assert key is not None
-        return key
+    def _look_up(self, key: GrammarKey) -> "BaseGrammarObject | Future[BaseGrammarObject | None]":
+        try:
+            found, _ = self._backend.get_cached_or_future_value(key, require_reasoning=False)
+        except Exception as error:
+            logger.exception("The grammar backend failed to look up a %s constraint", key[0])
+            return _invalid(error)
+        return InvalidGrammarObject("the backend returned nothing") if found is None else found
+
+    def _remember(self, key: GrammarKey, grammar: BaseGrammarObject) -> None:
+        try:
+            self._backend.set_cache(key, grammar)
+        except Exception:
+            logger.exception("The grammar backend failed to keep a %s constraint", key[0])
 
     def _is_over(self, compilation: _Compilation) -> bool:
-        ran = self._clock() - compilation.started
-        return compilation.future.done() or ran >= self._compile_timeout
+        if compilation.future.done():
+            return True
+        if compilation.started is None:
+            if compilation.future.running():
+                compilation.started = self._clock()
+            return False
+        return self._clock() - compilation.started >= self._compile_timeout
 
     def _result(self, key: GrammarKey, compilation: _Compilation) -> BaseGrammarObject:
         """Of a compilation that is over; without constraint nobody goes on."""
         if not compilation.future.done():
-            compilation.future.cancel()
             return InvalidGrammarObject(f"not compiled within {self._compile_timeout:g} s")
+        if compilation.future.cancelled():
+            return InvalidGrammarObject("its compilation was cancelled")
         error = compilation.future.exception()
         if error is not None:
             logger.warning("A %s constraint did not compile: %s", key[0], error)
-            return InvalidGrammarObject(str(error) or type(error).__name__)
+            return _invalid(error)
         return compilation.future.result() or InvalidGrammarObject("the backend returned nothing")
+
+
+def _copy(grammar: BaseGrammarObject) -> BaseGrammarObject:
+    """A state of its own for one answer."""
+    try:
+        copied = grammar.copy()
+        copied.maybe_init_reasoning(False)
+    except Exception as error:
+        logger.exception("A grammar cannot be copied")
+        return _invalid(error)
+    return copied
+
+
+def _invalid(error: BaseException) -> InvalidGrammarObject:
+    return InvalidGrammarObject(str(error) or type(error).__name__)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PREFIX = "sglang-"
+PREFIX = "sglang-worker-"
 LOCK = "lock"  # held, by `flock`, for as long as the worker lives
 
 
@@ -25,7 +25,8 @@ def work_folder(parent: Path | None = None) -> Iterator[Path]:
             unlocked.rename(folder)
             yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for path in (unlocked, folder):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_abandoned(parent: Path) -> None:

@@ -88,10 +88,10 @@ class LiveRequests:
         """In the queue, or parked before it."""
         return len(self._waiting) + len(self._grammars)
 
-    @property
-    def may_wait(self) -> bool:
-        """Whether the queue takes one more."""
-        return self._waiting.has_room_beside(len(self._grammars))
+    def has_room_for(self, req: Req) -> bool:
+        """Whether it may wait here, and be compiled for."""
+        queue_has_room = self._waiting.has_room_beside(len(self._grammars))
+        return queue_has_room and self._grammars.can_take(req.sampling_params)
 
     def _queue(self, req: Req) -> None:
         req.state = RequestState.WAITING

@@ -27,12 +27,13 @@ from sglang.srt.core.request import Req, RequestState
 from sglang.srt.managers.admission import Refused, admit
 from sglang.srt.managers.control import ControlTable
 from sglang.srt.managers.decode import RunningBatch
+from sglang.srt.managers.inbox import Inbox
 from sglang.srt.managers.live_requests import LiveRequests
 from sglang.srt.managers.load_stats import LoadStats
 from sglang.srt.managers.new_token_ratio import NewTokenRatio
 from sglang.srt.managers.outbox import Outbox
 from sglang.srt.managers.outputs import OutputAssembler, add_input_logprobs, add_output_logprobs
-from sglang.srt.managers.parts import SchedulerParts, Worker
+from sglang.srt.managers.parts import SchedulerParts
 from sglang.srt.managers.prefill import PrefillPlanner
 from sglang.srt.managers.process import (
     connect,
@@ -166,7 +167,7 @@ class Scheduler:
                 raise Refused(f"Duplicate request ID detected: {request.rid}")
             req = admit(request, self.limits)
             self.stop_rules.prepare(req)
-            if not self.live.may_wait:
+            if not self.live.has_room_for(req):
                 raise Refused(QUEUE_FULL, status_code=503)
         except Refused as refused:
             self.stats.aborted()
@@ -199,6 +200,7 @@ class Scheduler:
             )
             return {"success": False, "message": message}
         self.memory.clear()
+        self.grammar_manager.clear()
         return {"success": True, "message": "The cache is flushed."}
 
     def loads(self, args: Mapping[str, object]) -> dict[str, object]:
@@ -290,8 +292,7 @@ def run_scheduler_process(server_args: ServerArgs, port_args: PortArgs, gpu_id: 
     start = time.monotonic()
     with connect(port_args) as (inbox, outbox):
         try:
-            target, worker = _load_workers(server_args, gpu_id, outbox)
-            parts = parts_of(target, worker, server_args, inbox, outbox)
+            target, parts = _load(server_args, gpu_id, inbox, outbox)
             # The class is looked up now, so that a replaced one is used.
             scheduler = Scheduler(parts, gpu_id)
             if not server_args.skip_server_warmup:
@@ -310,12 +311,13 @@ class CannotServe(Exception):
     """The model cannot be loaded as asked; the text is a sentence for the operator."""
 
 
-def _load_workers(
-    server_args: ServerArgs, gpu_id: int, outbox: Outbox
-) -> tuple[TpModelWorker, Worker]:
-    """The one that owns model and memory, and the one that runs batches; mostly the same."""
+def _load(
+    server_args: ServerArgs, gpu_id: int, inbox: Inbox, outbox: Outbox
+) -> tuple[TpModelWorker, SchedulerParts]:
+    """The worker that owns model and memory, and the parts of a scheduler that uses it."""
     try:
         target = TpModelWorker(server_args, gpu_id, report_loading(outbox))
-        return target, worker_around(target, server_args)
+        worker = worker_around(target, server_args)
+        return target, parts_of(target, worker, server_args, inbox, outbox)
     except (ValueError, OSError) as error:
         raise CannotServe(str(error)) from error

@@ -121,6 +121,7 @@ def _logprob_start(req: Req, prefix_len: int, new_len: int) -> int:
 
 
 def _runner_config(args: ServerArgs) -> RunnerConfig:
+    assert args.attention_backend is not None, "filled when the options were built"
     return RunnerConfig(
         device=args.device or "cpu",
         dtype=args.dtype,

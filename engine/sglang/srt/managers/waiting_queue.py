@@ -12,10 +12,6 @@ class WaitingQueue:
         self.reqs: list[Req] = []  # next one first; a schedule policy sorts it in place
         self._limit = limit
 
-    @property
-    def is_full(self) -> bool:
-        return not self.has_room_beside(0)
-
     def has_room_beside(self, num_parked: int) -> bool:
         """Whether one more request may wait when so many others will join."""
         return self._limit is None or len(self.reqs) + num_parked < self._limit

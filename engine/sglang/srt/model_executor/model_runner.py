@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from sglang.srt.arg_groups.attention import default_attention_backend
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.core.batch import ForwardBatch, GenerationBatchResult
 from sglang.srt.core.request import Req
@@ -29,7 +28,7 @@ class RunnerConfig:
     device: str = "cpu"
     dtype: str = "auto"  # auto | float32 | float | bfloat16 | half | float16
     load_format: str = "auto"  # auto | safetensors | gguf | dummy
-    attention_backend: str | None = None  # None: what suits the device
+    attention_backend: str = "torch_native"
     memory: MemoryWishes = MemoryWishes()
     random_seed: int | None = None  # of requests without a seed of their own; None: from the OS
 
@@ -50,6 +49,11 @@ class ModelRunner:
         self.model_config = model_config
         self.config = config
         self.device = torch.device(config.device)
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(
+                "--device cuda: torch finds no CUDA device on this machine; leave the option out "
+                "to compute on the CPU"
+            )
         self.dtype = resolve_dtype(config.dtype, self.device)
         self.model = load_model(
             model_config, config.load_format, self.dtype, self.device, progress=progress
@@ -64,8 +68,7 @@ class ModelRunner:
         self.memory_plan: MemoryPlan = plan_memory(
             self.kv_dims.cell_bytes, self.weight_bytes, self.device, config.memory
         )
-        attention = config.attention_backend or default_attention_backend(self.device.type)
-        self.attn_backend = create_attention_backend(attention, self)
+        self.attn_backend = create_attention_backend(config.attention_backend, self)
         self.sampler = Sampler(model_config.vocab_size, self.device, config.random_seed)
         self.req_to_token_pool: ReqToTokenPool | None = None
         self.token_to_kv_pool: MHATokenToKVPool | None = None

@@ -144,4 +144,10 @@ def _get_excluded_dists() -> set[str]:
         return set()
     platforms = find_entry_points(PLATFORM_PLUGINS_GROUP, entry_points)
     own = {found.distribution for found in platforms if found.name == selected}
+    if not own:
+        installed = ", ".join(sorted({found.name for found in platforms})) or "none"
+        message = (
+            "SGLANG_PLATFORM: no platform %r is installed (are: %s); plugins of those stay off."
+        )
+        logger.warning(message, selected, installed)
     return {found.distribution for found in platforms if found.distribution} - own

@@ -22,7 +22,7 @@ with work_folder(Path(sys.argv[1])) as folder:
 def test_it_is_private_and_goes_at_the_end(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), work_folder(tmp_path) as folder:
         assert folder.parent == tmp_path
-        assert folder.name.startswith("sglang-")
+        assert folder.name.startswith("sglang-worker-")
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []

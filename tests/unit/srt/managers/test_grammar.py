@@ -129,3 +129,26 @@ def test_parked_requests_count_as_waiting(backend: Backend) -> None:
     backend.slow.set_result(CountingGrammar(1))
     answers = engine.run()
     assert [len(answers[rid].token_ids) for rid in ("a", "b")] == [1, 1]
+
+
+def test_a_mark_that_the_sampler_left_ends_the_request_and_frees_its_memory(engine: Engine) -> None:
+    engine.send(generate("a", prompt_of(5), 10, regex="9"), generate("b", prompt_of(9), 6))
+    engine.step()
+    req = engine.scheduler.live.get("a")
+    while req is None or not req.output_ids:
+        engine.step()
+    before = list(req.output_ids)
+    req.to_finish = FinishReason(type="abort", message="no mask", status_code=500)
+    answers = engine.run()
+    assert answers["a"].token_ids == before
+    assert answers["a"].finish == req.to_finish
+    assert answers["b"].token_ids == reference(prompt_of(9), 6)
+    assert engine.memory.used() == 0
+
+
+def test_a_retracted_request_keeps_its_place_in_the_grammar(backend: Backend) -> None:
+    engine = Engine(grammar_backend=backend, pool=64, schedule_conservativeness=0.01)
+    prompts = {f"r{i}": prompt_of(12, i) for i in range(4)}
+    answers = engine.run(*(generate(r, p, 24, regex="20") for r, p in prompts.items()))
+    assert sum(answer.last.num_retractions for answer in answers.values()) > 0
+    assert all(answers[r].token_ids == reference(p, 20) for r, p in prompts.items())

@@ -34,7 +34,7 @@ class Driver:
 
     path: Path
     load_format: str = "auto"
-    attention_backend: str | None = None
+    attention_backend: str = "torch_native"
     filled: dict[Req, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

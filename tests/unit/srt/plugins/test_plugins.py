@@ -136,6 +136,15 @@ def test_the_allow_list_keeps_the_others_from_being_imported(
     assert state_of("b", "dist-b") == "off: SGLANG_PLUGINS does not list it"
 
 
+def test_an_unknown_platform_is_told(
+    install: Install, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    install("fast", print, "vendor-1", PLATFORM_PLUGINS_GROUP)
+    monkeypatch.setenv("SGLANG_PLATFORM", "fats")
+    assert _get_excluded_dists() == {"vendor-1"}
+    assert "SGLANG_PLATFORM: no platform 'fats' is installed (are: fast)" in caplog.text
+
+
 def test_an_empty_allow_list_lists_nothing_and_forbids_nothing(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,3 +159,59 @@ def test_grammars_rule_over_their_own_rows(logits: torch.Tensor) -> None:
     reqs = [make_req([1], grammar=OnlyToken(4)), make_req([1]), make_req([1], grammar=OnlyToken(6))]
     ids, _ = Sampler(VOCAB, CPU, 0).sample(logits.repeat(3, 1), reqs, [1] * 3, [True] * 3)
     assert ids == [4, 15, 6]
+
+
+class EvenTokens:
+    """A grammar that allows even tokens; fails where `fails` says."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails = fails
+
+    def allocate_vocab_mask(self, vocab_size: int, batch_size: int, device: Any) -> torch.Tensor:
+        if self.fails == "allocate":
+            raise RuntimeError("no mask")
+        return torch.ones(batch_size, vocab_size, dtype=torch.bool)
+
+    def fill_vocab_mask(self, mask: torch.Tensor, idx: int) -> None:
+        if self.fails == "fill":
+            raise RuntimeError("no way on")
+        mask[idx] = torch.arange(VOCAB) % 2 == 0
+
+    @staticmethod
+    def move_vocab_mask(mask: torch.Tensor, device: Any) -> torch.Tensor:
+        return mask
+
+    @staticmethod
+    def apply_vocab_mask(logits: torch.Tensor, mask: torch.Tensor) -> None:
+        logits.masked_fill_(~mask, -torch.inf)
+
+
+def sample_three(grammars: list[EvenTokens | None]) -> tuple[list[int], list[Req]]:
+    """Three rows whose best token is the last one, 15."""
+    reqs = [make_req([3], grammar=grammar) for grammar in grammars]
+    rows = torch.linspace(-2, 2, VOCAB).repeat(len(reqs), 1)
+    ids, _ = Sampler(VOCAB, CPU, 0).sample(rows, reqs, [1] * len(reqs), [True] * len(reqs))
+    return ids, reqs
+
+
+def test_only_constrained_rows_are_masked() -> None:
+    ids, reqs = sample_three([EvenTokens(), None, EvenTokens()])
+    assert ids == [14, 15, 14]
+    assert [req.to_finish for req in reqs] == [None] * 3
+
+
+def test_a_grammar_that_cannot_fill_its_row_ends_its_request_alone() -> None:
+    ids, reqs = sample_three([EvenTokens(), EvenTokens("fill"), None])
+    assert (ids[0], ids[2]) == (14, 15)
+    assert reqs[0].to_finish is None
+    assert reqs[2].to_finish is None
+    assert reqs[1].to_finish is not None
+    assert reqs[1].to_finish.status_code == 500
+    assert "RuntimeError: no way on" in (reqs[1].to_finish.message or "")
+
+
+def test_a_mask_that_fails_ends_the_constrained_requests_and_no_other() -> None:
+    ids, reqs = sample_three([EvenTokens("allocate"), None, EvenTokens()])
+    assert ids[1] == 15
+    assert reqs[1].to_finish is None
+    assert all(req.to_finish and req.to_finish.status_code == 500 for req in (reqs[0], reqs[2]))
