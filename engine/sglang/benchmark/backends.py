@@ -30,7 +30,10 @@ class Sampling:
 
 @dataclass(frozen=True)
 class News:
-    """What an event of a stream, or a whole answer, adds. `None`: it does not say."""
+    """What an event of a stream, or a whole answer, adds. `None`: it does not say.
+
+    Raises TypeError where the server's texts are no texts or its counts no counts.
+    """
 
     text: str = ""  # new text
     whole_text: str | None = None  # all text so far, where the API sends that
@@ -40,6 +43,14 @@ class News:
     cached_tokens: int | None = None
     error: str | None = None
 
+    def __post_init__(self) -> None:
+        for text in (self.text, self.whole_text):
+            if not isinstance(text, str | None):
+                raise TypeError(f"text must be a string, got {text!r}")
+        for count in (self.prompt_tokens, self.completion_tokens, self.cached_tokens):
+            if not isinstance(count, int | None) or (count or 0) < 0:
+                raise TypeError(f"a number of tokens must be a whole number from 0, got {count!r}")
+
 
 @dataclass(frozen=True)
 class Backend:
@@ -48,6 +59,7 @@ class Backend:
     is_sglang: bool  # has /flush_cache and /server_info
     is_chat: bool  # takes messages; the others take text or token ids
     body: Callable[[Ask, Sampling], Json]
+    # Of an object that is not as the API says: AttributeError, LookupError or TypeError.
     read: Callable[[Json], News]
 
 

@@ -115,16 +115,29 @@ class Sender:
                 data = line[len("data:") :].strip()
                 if data == "[DONE]":
                     return
-                outcome.take(self._backend.read(json.loads(data)), self._clock.now())
+                outcome.take(self._news(json.loads(data)), self._clock.now())
         raise RequestFailed("stream was cut", "the answer ended without [DONE]")
 
     async def _whole(self, body: Json, outcome: Outcome) -> None:
         response = await self._client.post(self._backend.path, json=body)
         await _check(response)
-        news = self._backend.read(response.json())
-        outcome.take(news, self._clock.now())
+        outcome.take(self._news(response.json()), self._clock.now())
         # A whole answer says nothing about its tokens' times.
         outcome.ttft, outcome.token_times = None, []
+
+    def _news(self, told: Any) -> News:
+        if not isinstance(told, dict):
+            raise RequestFailed(
+                "answer is no object",
+                f"an object was expected, got {_shown(told)}; each request asks for one answer, so "
+                "n in --extra-request-body must be 1",
+            )
+        try:
+            return self._backend.read(told)
+        except (AttributeError, LookupError, TypeError) as error:
+            raise RequestFailed(
+                "answer is not understood", f"{error}, in {_shown(told)}"
+            ) from error
 
 
 async def run_all(
@@ -155,6 +168,7 @@ async def run_all(
     finally:
         for task in running:
             task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
     return outcomes, clock.now() - start
 
 
@@ -167,6 +181,10 @@ def arrival_times(asks: Sequence[Ask], rate: float, seed: int) -> list[float]:
     gaps = np.random.default_rng(seed).exponential(1 / rate, len(asks))
     times: list[float] = np.cumsum(gaps).tolist()
     return [moment - times[0] for moment in times]
+
+
+def _shown(told: Any) -> str:
+    return json.dumps(told)[:200]
 
 
 async def _check(response: httpx.Response) -> None:

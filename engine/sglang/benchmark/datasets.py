@@ -1,10 +1,7 @@
 """What is asked: prompts from files, and prompts made up."""
 
-import gzip
-import json
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +9,15 @@ import numpy as np
 from sglang.benchmark.backends import BACKENDS, Ask, Json
 from sglang.benchmark.errors import BenchmarkError
 from sglang.benchmark.options import Options
+from sglang.benchmark.records import (
+    HASHES,
+    NUMBER,
+    SOME_OBJECTS,
+    TEXT,
+    Record,
+    read_records,
+    whole,
+)
 from sglang.benchmark.tokens import Tokens
 
 TRACE_BLOCK = 512  # tokens that one hash of a mooncake trace stands for
@@ -56,13 +62,16 @@ async def _shared_prefix(options: Options, tokens: Tokens, rng: np.random.Genera
 async def _mooncake(options: Options, tokens: Tokens, rng: np.random.Generator) -> list[Ask]:
     vocab = await tokens.vocab_size()
     asks = []
-    for record in _records(options, ("timestamp", "input_length", "output_length", "hash_ids")):
+    keys = ("timestamp", "input_length", "output_length", "hash_ids")
+    for record in read_records(options, keys):
         ids: list[int] = []
-        for block in record["hash_ids"]:
+        for block in record.take("hash_ids", HASHES):
             # The same hash is the same block of tokens wherever it stands.
             ids += _ids(np.random.default_rng([options.seed, block]), vocab, TRACE_BLOCK)
-        at = record["timestamp"] / 1000 * options.mooncake_slowdown_factor
-        asks.append(Ask(ids[: record["input_length"]], max(record["output_length"], 1), at))
+        at = record.take("timestamp", NUMBER) / 1000 * options.mooncake_slowdown_factor
+        input_len = record.take("input_length", whole(1))
+        output_len = record.take("output_length", whole(0))
+        asks.append(Ask(ids[:input_len], max(output_len, 1), at))
         if len(asks) == options.num_prompts:
             break
     return sorted(asks, key=lambda ask: ask.at or 0.0)
@@ -125,10 +134,11 @@ async def _sharegpt(options: Options, tokens: Tokens, rng: np.random.Generator) 
 async def _openai(options: Options, tokens: Tokens, rng: np.random.Generator) -> list[Ask]:
     """Whole chats, in the file's order."""
     asks = []
-    for record in _records(options, ("messages",)):
-        own = record.get("max_completion_tokens") or record.get("max_tokens")
+    length = whole(1).or_none()
+    for record in read_records(options, ("messages",)):
+        own = record.take("max_completion_tokens", length) or record.take("max_tokens", length)
         output_len = options.sharegpt_output_len or own or DEFAULT_CHAT_OUTPUT_LEN
-        asks.append(Ask(record["messages"], int(output_len)))
+        asks.append(Ask(record.take("messages", SOME_OBJECTS), output_len))
         if len(asks) == options.num_prompts:
             break
     return asks
@@ -136,33 +146,16 @@ async def _openai(options: Options, tokens: Tokens, rng: np.random.Generator) ->
 
 def _conversations(options: Options) -> Iterator[tuple[str, str]]:
     """First prompt and first answer of every conversation that has both."""
-    for record in _records(options, ()):
-        turns = record.get("conversations") or record.get("conversation") or []
-        texts = [turn.get("value") or turn.get("content") or "" for turn in turns[:2]]
+    for record in read_records(options, ()):
+        turns = record.parts("conversations") or record.parts("conversation")
+        texts = [_text_of(turn) for turn in turns[:2]]
         if len(texts) == 2 and all(texts):
             yield texts[0], texts[1]
 
 
-def _records(options: Options, keys: tuple[str, ...]) -> Iterator[Json]:
-    """The objects of a JSON array, or of a file with one a line."""
-    path = Path(options.dataset_path).expanduser()
-    try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
-        if text.lstrip().startswith("["):
-            records: list[Any] = json.loads(text)
-        else:
-            records = [json.loads(line) for line in text.splitlines() if line.strip()]
-    except (OSError, ValueError) as error:
-        raise BenchmarkError(f"--dataset-path {path} cannot be read: {error}") from error
-    for number, record in enumerate(records, 1):
-        missing = [key for key in keys if not isinstance(record, dict) or key not in record]
-        if missing or not isinstance(record, dict):
-            raise BenchmarkError(
-                f"--dataset-path {path}: record {number} is no {options.dataset_name} record"
-                + (f", it lacks {', '.join(missing)}" if missing else "")
-            )
-        yield record
+def _text_of(turn: Record) -> str:
+    kind = TEXT.or_none()
+    return turn.take("value", kind) or turn.take("content", kind) or ""
 
 
 # ------------------------------------------------------------------ for the backend

@@ -36,7 +36,9 @@ class Options:
         None, "Folder with tokenizer.json; default: the server tokenizes."
     )
     header: list[str] = option([], "KEY=VALUE to send with every request.")
-    ready_check_timeout_sec: float = option(60.0, "Seconds to wait for the server to be ready.")
+    ready_check_timeout_sec: float = option(
+        60.0, "Seconds to wait for the server to be ready; 0: asked once."
+    )
 
     dataset_name: str = option("sharegpt", "What is asked.", DATASETS)
     dataset_path: str = option("", "File of the data set; may be gzipped.")
@@ -80,7 +82,8 @@ class Options:
     @property
     def url(self) -> str:
         port = self.port or BACKENDS[self.backend].port
-        return (self.base_url or f"http://{self.host}:{port}").rstrip("/")
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return (self.base_url or f"http://{host}:{port}").rstrip("/")
 
     @property
     def headers(self) -> dict[str, str]:

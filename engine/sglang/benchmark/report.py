@@ -113,8 +113,14 @@ def record(
 def append(path: str, result: dict[str, Any] | None) -> None:
     """Adds the line; without a result it only makes sure that the file can be written."""
     try:
+        line = "" if result is None else json.dumps(result, allow_nan=False) + "\n"
+    except ValueError as error:
+        raise BenchmarkError(
+            f"--output-file {path} is left as it was: the result has a number that JSON lacks "
+            f"({error}); look for NaN and Infinity in the server's /server_info"
+        ) from error
+    try:
         with Path(path).expanduser().open("a", encoding="utf-8") as file:
-            if result is not None:
-                file.write(json.dumps(result, allow_nan=False) + "\n")
+            file.write(line)
     except OSError as error:
         raise BenchmarkError(f"--output-file {path} cannot be written: {error}") from error

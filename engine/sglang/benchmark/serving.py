@@ -1,6 +1,7 @@
 """`python -m sglang.bench_serving`: latencies and rates of a running server under load."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -49,12 +50,24 @@ async def run(options: Options, clock: Clock | None = None) -> Numbers:
         outcomes, duration = await run_all(asks, arrivals, send, clock, options.max_concurrency)
         info = await target.server_info(client, options)
         numbers = summarize(outcomes, duration, options.goals)
-        numbers["accept_length"] = (info or {}).get("avg_spec_accept_length")
+        numbers["accept_length"] = target.accept_length(info)
         numbers["total_output_tokens_retokenized"] = await _retokenized(options, tokens, outcomes)
+    # What was measured is on the screen before anything can go wrong with the file.
+    _show(report.lines(options, numbers))
     if options.output_file:
         report.append(options.output_file, report.record(options, numbers, outcomes, info))
-    print("\n".join(report.lines(options, numbers)))
     return numbers
+
+
+def _show(lines: Sequence[str]) -> None:
+    """Prints; a reader that stops early, such as `head`, is no failure."""
+    encoding = sys.stdout.encoding or "utf-8"
+    text = "\n".join(lines).encode(encoding, "backslashreplace").decode(encoding)
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # What is left in the buffer is flushed once more when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _sampling(options: Options, model: str) -> Sampling:

@@ -64,7 +64,7 @@ class ServerTokens:
 
     async def encode(self, texts: Sequence[str]) -> list[list[int]]:
         bodies = [{"prompt": text, "add_special_tokens": False} for text in texts]
-        return [list(told["tokens"]) for told in await self._ask_all("/tokenize", bodies)]
+        return await self._tokens_of(bodies)
 
     async def decode(self, prompts: Sequence[list[int]]) -> list[str]:
         told = await self._ask_all("/detokenize", [{"tokens": ids} for ids in prompts])
@@ -72,7 +72,15 @@ class ServerTokens:
 
     async def render(self, chats: Sequence[list[dict[str, Any]]]) -> list[list[int]]:
         bodies = [{"messages": chat, "add_generation_prompt": True} for chat in chats]
-        return [list(told["tokens"]) for told in await self._ask_all("/tokenize", bodies)]
+        return await self._tokens_of(bodies)
+
+    async def _tokens_of(self, bodies: list[dict[str, Any]]) -> list[list[int]]:
+        tokens = [told.get("tokens") for told in await self._ask_all("/tokenize", bodies)]
+        if not all(isinstance(ids, list) for ids in tokens):
+            raise BenchmarkError(
+                "the server's /tokenize answers without a list of tokens; give --tokenizer FOLDER"
+            )
+        return [list(ids or ()) for ids in tokens]
 
     async def _ask_all(self, path: str, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
         gate = asyncio.Semaphore(_CALLS_AT_A_TIME)
@@ -89,7 +97,7 @@ class ServerTokens:
             answer = await self._client.request(method, path, json=body)
             answer.raise_for_status()
             return dict(answer.json())
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, ValueError, TypeError) as error:
             raise BenchmarkError(
                 f"the server's {path} failed ({error!r}); give --tokenizer FOLDER instead"
             ) from error

@@ -24,10 +24,11 @@ def text_of(ids: list[int]) -> str:
 
 @dataclass
 class FakeServer:
-    """A prompt that names a fault gets it: `status`, `cut`, `error`, `garbage`."""
+    """A prompt that names a fault gets it: `status`, `cut`, `error`, `garbage`, `several`."""
 
     polls_until_ready: int = 1
     cached: int = 1
+    info: Any = field(default_factory=lambda: {"version": "fake"})
     bodies: list[dict[str, Any]] = field(default_factory=list)  # of generating requests
     paths: list[str] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)  # of the last request
@@ -57,7 +58,7 @@ class FakeServer:
         if path == "/model_info":
             return 200, json.dumps({"vocab_size": VOCAB})
         if path == "/server_info":
-            return 200, json.dumps({"version": "fake", "avg_spec_accept_length": None})
+            return 200, json.dumps(self.info)
         if path == "/flush_cache":
             return 200, ""
         if path == "/tokenize":
@@ -74,6 +75,8 @@ class FakeServer:
             return 503, json.dumps({"error": {"message": "queue is full"}})
         if "garbage" in prompt:
             return 200, "data: {\n\n"
+        if "several" in prompt:
+            return 200, "data: [{}, {}]\n\n"
         if path == "/generate":
             events = self.native_events(body)
         else:

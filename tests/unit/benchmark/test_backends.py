@@ -58,3 +58,29 @@ def test_openai_events() -> None:
     usage = {"prompt_tokens": 4, "completion_tokens": 9, "prompt_tokens_details": None}
     assert read({"choices": [], "usage": usage}) == News(prompt_tokens=4, completion_tokens=9)
     assert read({"error": {"message": "no"}}).error == "no"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"text": 5}, {"text": ["a"]}, {"meta_info": [1]}, {"meta_info": {"finish_reason": "stop"}},
+        {"meta_info": {"completion_tokens": "3"}}, {"meta_info": {"prompt_tokens": -1}},
+        {"meta_info": {"cached_tokens": 0.5}},
+    ],
+)  # fmt: skip
+def test_native_events_that_are_not_as_the_api_says_raise(odd: dict[str, object]) -> None:
+    with pytest.raises((AttributeError, LookupError, TypeError)):
+        BACKENDS["sglang"].read({"text": "a", "meta_info": {}, **odd})
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"choices": 5}, {"choices": [None]}, {"choices": ["a"]}, {"choices": [{"delta": "a"}]},
+        {"choices": [{"text": 5}]}, {"usage": [1]}, {"usage": {"completion_tokens": "3"}},
+        {"usage": {"prompt_tokens_details": 3}},
+    ],
+)  # fmt: skip
+def test_openai_events_that_are_not_as_the_api_says_raise(odd: dict[str, object]) -> None:
+    with pytest.raises((AttributeError, LookupError, TypeError)):
+        BACKENDS["vllm"].read(odd)

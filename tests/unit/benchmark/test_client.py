@@ -1,13 +1,15 @@
 """Requests leave when they are due, and tokens are noted when they come."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 
+import httpx
 import numpy as np
 import pytest
 
-from sglang.benchmark.backends import Ask, News
-from sglang.benchmark.client import Outcome, arrival_times, run_all
+from sglang.benchmark.backends import BACKENDS, Ask, News, Sampling
+from sglang.benchmark.client import Outcome, Sender, arrival_times, run_all
 from sglang.benchmark.errors import RequestFailed
 from tests.unit.benchmark.clock import FakeTime
 
@@ -105,3 +107,65 @@ def test_an_answer_of_one_token_has_no_time_per_further_token() -> None:
 def test_an_error_in_the_answer_fails_the_request() -> None:
     with pytest.raises(RequestFailed, match="worker died"):
         Outcome().take(News(error="worker died"), 0.0)
+
+
+async def test_requests_that_are_given_up_have_ended_before_anything_else() -> None:
+    steps: list[str] = []
+    waiting = asyncio.Event()
+
+    async def send(ask: Ask) -> Outcome:
+        if ask.prompt == "breaks":
+            await waiting.wait()
+            raise RuntimeError("broken")
+        try:
+            waiting.set()
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            steps.append("tidied up")
+        return Outcome()
+
+    both = [Ask("waits", 1), Ask("breaks", 1)]
+    with pytest.raises(RuntimeError, match="broken"):
+        await run_all(both, [0.0, 0.0], send, FakeTime().clock)
+    assert steps == ["tidied up"]
+
+
+async def sent(backend: str, answer: object, stream: bool) -> Outcome:
+    """What becomes of a request that is answered so."""
+    text = f"data: {json.dumps(answer)}\n\n" if stream else json.dumps(answer)
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, text=text))
+    async with httpx.AsyncClient(base_url="http://server", transport=transport) as client:
+        sampling = Sampling("m", stream=stream)
+        return await Sender(client, BACKENDS[backend], sampling, {}, FakeTime().clock).send(
+            Ask("p", 1)
+        )
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("backend", ["sglang", "vllm", "sglang-oai-chat"])
+@pytest.mark.parametrize("answer", [None, [], [{"text": "one"}, {"text": "two"}], 5, "text", True])
+async def test_answers_that_are_no_objects_fail_their_request(
+    backend: str, answer: object, stream: bool
+) -> None:
+    failure = (await sent(backend, answer, stream)).failure
+    assert failure is not None and failure.kind == "answer is no object"
+    assert f"got {json.dumps(answer)}; each request asks for one answer" in failure.message
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("backend", "answer"),
+    [
+        ("sglang", {"text": 5}),
+        ("sglang", {"text": "a", "meta_info": {"completion_tokens": "3"}}),
+        ("vllm", {"choices": [None]}),
+        ("vllm-chat", {"choices": [{"delta": {"content": 5}}]}),
+    ],
+)
+async def test_answers_that_are_not_as_the_api_says_fail_their_request(
+    backend: str, answer: object, stream: bool
+) -> None:
+    failure = (await sent(backend, answer, stream)).failure
+    assert failure is not None and failure.kind == "answer is not understood"
+    assert json.dumps(answer) in failure.message

@@ -166,6 +166,49 @@ async def test_bad_files_are_named(tmp_path: Path, name: str, text: str, expecte
         await prompts(dataset_name=name, dataset_path=str(path))
 
 
+TRACE = {"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [1]}
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "expected"),
+    [
+        ("mooncake", {**TRACE, "timestamp": "now"}, 'timestamp must be a number, got "now"'),
+        ("mooncake", {**TRACE, "timestamp": float("nan")}, "timestamp must be a number, got NaN"),
+        ("mooncake", {**TRACE, "timestamp": True}, "timestamp must be a number, got true"),
+        ("mooncake", {**TRACE, "input_length": "5"}, 'input_length must be a whole .* got "5"'),
+        ("mooncake", {**TRACE, "input_length": 0}, "input_length must be a whole number from 1"),
+        ("mooncake", {**TRACE, "output_length": None}, "output_length must be .* got null"),
+        ("mooncake", {**TRACE, "hash_ids": [1, -1]}, r"hash_ids must be .* from 0.* got \[1, -1\]"),
+        ("mooncake", {**TRACE, "hash_ids": 7}, "hash_ids must be a list of whole numbers"),
+        ("mooncake", {**TRACE, "hash_ids": []}, "hash_ids must be a list .* at least one"),
+        ("openai", {"messages": "hi"}, 'messages must be a list of objects.*got "hi"'),
+        ("openai", {"messages": []}, "messages must be a list of objects, at least one"),
+        ("openai", {"messages": ["hi"]}, "messages must be a list of objects"),
+        ("openai", {"messages": [{}], "max_tokens": "7"}, 'max_tokens must be .* null, got "7"'),
+        ("openai", {"messages": [{}], "max_completion_tokens": 0}, "max_completion_tokens must be"),
+        ("sharegpt", {"conversations": "hi"}, "conversations must be a list of objects or null"),
+        ("custom", {"conversation": ["hi", "you"]}, "conversation must be a list of objects"),
+        ("random", conversation("hi", 5), r"conversations\[1\]: value must be a text .* got 5"),
+        ("sharegpt", conversation(["hi"], "you", key="content"), r"\[0\]: content must be a text"),
+    ],
+)  # fmt: skip
+async def test_fields_of_a_wrong_kind_name_their_record(
+    tmp_path: Path, name: str, record: Any, expected: str
+) -> None:
+    good = {**TRACE, "messages": [{"content": "w1"}], **conversation("w1 w2", "w3 w4")}
+    path = written(tmp_path / "f", [good, record], lines=True)
+    with pytest.raises(BenchmarkError, match=f"--dataset-path {path}: record 2.*{expected}"):
+        await prompts(dataset_name=name, dataset_path=path, backend="vllm-chat")
+
+
+@pytest.mark.parametrize("keep", [10, 30])
+async def test_a_file_that_is_cut_short_is_named(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "f.gz"
+    path.write_bytes(gzip.compress(b"some text of a trace" * 9)[:keep])
+    with pytest.raises(BenchmarkError, match=f"--dataset-path {path} cannot be read"):
+        await prompts(dataset_name="custom", dataset_path=str(path))
+
+
 async def test_missing_file_is_named() -> None:
     with pytest.raises(BenchmarkError, match="--dataset-path /nowhere cannot be read"):
         await prompts(dataset_name="custom", dataset_path="/nowhere")

@@ -32,6 +32,7 @@ def test_address_headers_goals_and_extra_body() -> None:
     assert options.goals == {"ttft": 200.0, "e2el": 1500.5}
     assert options.extra_body == {"top_k": 5}
     assert parse([*IDS, "--base-url", "http://x:1/"], "bench").url == "http://x:1"
+    assert parse([*IDS, "--host", "::1"], "bench").url == "http://[::1]:30000"
 
 
 @pytest.mark.parametrize(

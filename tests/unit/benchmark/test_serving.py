@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -130,11 +132,13 @@ async def test_a_file_that_cannot_be_written_is_named_before_anything_is_sent() 
 async def test_failures_are_shown_by_kind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = chats(tmp_path / "f", "fine", "status", "cut", "error", "garbage", "status")
+    faults = ("status", "cut", "error", "garbage", "several", "status")
+    data = chats(tmp_path / "f", "fine", *faults)
     numbers = await measure(FakeServer(), "--backend", "vllm-chat", *data, "--num-prompts", "9")
-    assert (numbers["completed"], numbers["failed"]) == (1, 5)
+    assert (numbers["completed"], numbers["failed"]) == (1, 6)
     assert {kind: told["count"] for kind, told in numbers["failures"].items()} == {
         "HTTP 503": 2, "stream was cut": 1, "error in the answer": 1, "answer is not JSON": 1,
+        "answer is no object": 1,
     }  # fmt: skip
     text = capsys.readouterr().out
     assert "2 x HTTP 503: queue is full" in text
@@ -176,3 +180,76 @@ async def test_all_failed_is_an_error_code(tmp_path: Path) -> None:
     async with serving(server):
         code = await asyncio.to_thread(main, ["--base-url", server.url, *argv])
     assert code == 1
+
+
+@pytest.mark.parametrize(
+    ("states", "length"),
+    [
+        ([{"avg_spec_accept_length": 2.5}], 2.5),
+        ([{"avg_spec_accept_length": 2.0}, {"avg_spec_accept_length": 3}, {}, None], 2.5),
+        ([{"last_gen_throughput": 9.0}], None),
+        ([{"avg_spec_accept_length": "2.5"}], None),
+        ([], None),
+        (None, None),
+        ("none", None),
+    ],
+)
+async def test_the_length_of_accepted_drafts_is_what_the_schedulers_say(
+    states: Any, length: float | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = FakeServer(info={"internal_states": states, "avg_spec_accept_length": 9.0})
+    assert (await measure(server))["accept_length"] == length
+    shown = f"\nAccept length:                           {length:.2f}\n" if length else "Accept"
+    assert (shown in capsys.readouterr().out) == bool(length)
+
+
+@pytest.mark.parametrize("info", [None, [], [1], "text"])
+async def test_a_server_that_tells_nothing_of_use_is_measured_all_the_same(
+    tmp_path: Path, info: Any
+) -> None:
+    out = tmp_path / "results.jsonl"
+    numbers = await measure(FakeServer(info=info), "--output-file", str(out))
+    assert (numbers["completed"], numbers["accept_length"]) == (5, None)
+    assert json.loads(out.read_text())["server_info"] is None
+
+
+async def test_a_result_that_json_lacks_is_shown_and_then_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "results.jsonl"
+    server = FakeServer(info={"load": float("nan")})
+    with pytest.raises(BenchmarkError, match=f"--output-file {out} is left as it was.*server_info"):
+        await measure(server, "--output-file", str(out))
+    assert "Successful requests:                     5" in capsys.readouterr().out
+    assert out.read_text() == ""
+
+
+async def test_a_reader_that_stops_early_is_no_failure(tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    reading, writing = os.pipe()
+    os.close(reading)
+    server = FakeServer()
+    async with serving(server):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "sglang.bench_serving", "--base-url", server.url, *SMALL,
+            "--output-file", str(out), stdout=writing, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        os.close(writing)
+        _, told = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, told.decode()) == (0, "")
+    assert json.loads(out.read_text())["completed"] == 5
+
+
+@pytest.mark.parametrize("message", ["größer", "half a character: \ud83d"])
+async def test_any_text_of_the_server_can_be_shown(
+    message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Refusing(FakeServer):
+        def generate(self, path: str, body: dict[str, Any]) -> tuple[int, str]:
+            return 503, json.dumps({"error": {"message": message}})
+
+    with (tmp_path / "shown").open("w", encoding="ascii") as screen:
+        monkeypatch.setattr(sys, "stdout", screen)
+        await measure(Refusing(), "--warmup-requests", "0")
+    wanted = message.encode("ascii", "backslashreplace").decode()
+    assert f"5 x HTTP 503: {wanted}\n" in (tmp_path / "shown").read_text()
