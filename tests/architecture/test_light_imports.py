@@ -19,6 +19,9 @@ LIGHT = [
     "sglang.cli.main",
     "sglang.cli.serve_backends",
     "sglang.multimodal_gen.pipeline",
+    "sglang.lang.api",
+    "sglang.lang.interpreter",
+    "sglang.lang.backend.runtime",
 ]
 
 

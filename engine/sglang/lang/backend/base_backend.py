@@ -18,7 +18,7 @@ class BaseBackend:
 
     # The model is asked with messages, so an answer can only begin a turn.
     is_chat_model = False
-    # `join("concate_and_append")` also tells the backend which states were put together.
+    # States are joined by their texts alone; nothing asks for `concatenate_and_append`.
     support_concate_and_append = False
 
     def __init__(self) -> None:
@@ -76,13 +76,13 @@ class BaseBackend:
     def fork_program(
         self, src: Transcript, dst: Transcript, position_ids_offset: Sequence[int] | None = None
     ) -> None:
-        """`dst` was made a copy of `src`."""
+        """`dst` was made a copy of `src`. The offset is always None."""
 
     def fill_image(self, s: Transcript, images: Sequence[str]) -> None:
         """Images were added to the transcript."""
 
     def concatenate_and_append(self, src_rids: Sequence[str], dst_rid: str) -> None:
-        """The states `src_rids` were joined into `dst_rid`; see `support_concate_and_append`."""
+        """Joins states inside the server, where a backend can; see `support_concate_and_append`."""
         raise NotImplementedError(f"{type(self).__name__} does not join states")
 
     def flush_cache(self) -> None:

@@ -1,5 +1,6 @@
 """JSON over HTTP to one server, with bounded waits and errors in words."""
 
+import ipaddress
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +9,6 @@ import httpx
 
 CONNECT_TIMEOUT = 10.0  # seconds
 SHOWN_BODY_CHARS = 2000
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class EndpointError(RuntimeError):
@@ -44,15 +44,15 @@ class HttpClient:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
             transport=transport,
             # A server on this machine is not asked through a proxy.
-            trust_env=httpx.URL(self.base_url).host not in LOOPBACK,
+            trust_env=not _is_this_machine(httpx.URL(self.base_url).host),
         )
 
-    def get(self, path: str) -> Any:
-        return self._read("GET", path, self._send("GET", path))
+    def get(self, path: str, *, optional: bool = False) -> Any:
+        """The parsed reply; text where it is no JSON. `optional`: not every server has the path."""
+        return self._read("GET", path, self._send("GET", path), optional)
 
-    def post(self, path: str, body: Any = None) -> Any:
-        """The parsed reply; text where it is no JSON."""
-        return self._read("POST", path, self._send("POST", path, body))
+    def post(self, path: str, body: Any = None, *, optional: bool = False) -> Any:
+        return self._read("POST", path, self._send("POST", path, body), optional)
 
     def answers(self, path: str, timeout: float) -> bool:
         """Whether a GET is answered 200."""
@@ -88,7 +88,12 @@ class HttpClient:
         except httpx.TransportError as error:
             raise self._failure(method, path, error) from error
 
-    def _read(self, method: str, path: str, reply: httpx.Response) -> Any:
+    def _read(self, method: str, path: str, reply: httpx.Response, optional: bool = False) -> Any:
+        if optional and reply.status_code == httpx.codes.NOT_FOUND:
+            raise EndpointError(
+                f"the server at {self.base_url} has no {path}; not every server of this API does",
+                reply.status_code,
+            )
         if reply.status_code != httpx.codes.OK:
             raise EndpointError(
                 f"{method} {self.base_url}{path} was answered {reply.status_code}: "
@@ -111,6 +116,15 @@ class HttpClient:
         if isinstance(error, httpx.ReadTimeout):
             return EndpointError(f"{what}: the server was silent for {self._timeout:g} s")
         return EndpointError(f"{what}: {error or type(error).__name__}")
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    # Nothing is at 0.0.0.0 or ::; who connects there reaches this machine.
+    return address.is_loopback or address.is_unspecified
 
 
 def _trust(verify: str | bool) -> Any:

@@ -2,8 +2,9 @@
 
 import json
 import re
+import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sglang.lang.backend.base_backend import BaseBackend, chat_messages, import_sdk
@@ -38,18 +39,21 @@ _OWN = (
 
 @dataclass
 class TokenUsage:
-    """Tokens that the provider has counted, over all programs."""
+    """Tokens that the provider has counted, over all programs and their threads."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def add(self, usage: Any) -> None:
         if usage is not None:
-            self.prompt_tokens += usage.prompt_tokens
-            self.completion_tokens += usage.completion_tokens
+            with self._lock:
+                self.prompt_tokens += usage.prompt_tokens
+                self.completion_tokens += usage.completion_tokens
 
     def reset(self) -> None:
-        self.prompt_tokens = self.completion_tokens = 0
+        with self._lock:
+            self.prompt_tokens = self.completion_tokens = 0
 
 
 class OpenAI(BaseBackend):

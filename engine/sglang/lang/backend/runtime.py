@@ -1,6 +1,8 @@
 """A server of our own, started as a child process and ended with this one."""
 
 import atexit
+import contextlib
+import errno
 import json
 import socket
 import subprocess
@@ -8,13 +10,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
+from sglang.lang.backend.base_backend import import_sdk
 from sglang.lang.backend.http_client import HttpClient
 from sglang.lang.backend.runtime_endpoint import RuntimeEndpoint
 
 HOST = "127.0.0.1"
+# Where a server that listens everywhere is reached from this machine.
+REACHED = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 FIRST_PORT, LAST_PORT = 30000, 40000
 END_TIMEOUT = 15.0  # seconds for a drained end
 PROBE_TIMEOUT = 20.0  # seconds for one health check, which generates a token
@@ -30,9 +35,9 @@ class Runtime:
         """Returns when the server answers. TimeoutError after `launch_timeout` seconds,
         RuntimeError when the server ends before.
         """
-        host = options.pop("host", HOST)
-        port = options.pop("port", None) or _free_port()
-        self.url = f"http://{host}:{port}"
+        host = options.pop("host", None) or HOST
+        port = options.pop("port", None) or _free_port(host)
+        self.url = _url(host, port)
         self.generate_url = f"{self.url}/generate"
         self._api_key: str | None = options.get("api_key")
         given = {**options, "host": host, "port": port, "log_level": log_level}
@@ -45,11 +50,14 @@ class Runtime:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # errors come on the other stream
             )
+            self._owned = contextlib.ExitStack()  # what ends with this, the last first
+            self._owned.callback(self._end_process)
             atexit.register(self.shutdown)
             try:
-                self._http = HttpClient(self.url, self._api_key)
-                self._await_ready(launch_timeout)
+                with contextlib.closing(HttpClient(self.url, self._api_key)) as http:
+                    self._await_ready(http, launch_timeout)
                 self.endpoint = RuntimeEndpoint(self.url, self._api_key)
+                self._owned.callback(self.endpoint.shutdown)
             except BaseException:
                 self.shutdown()
                 raise
@@ -59,15 +67,9 @@ class Runtime:
         return self._process.pid
 
     def shutdown(self) -> None:
-        """Ends the server; does nothing the second time."""
+        """Ends the server and the connections to it; does nothing the second time."""
         atexit.unregister(self.shutdown)
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(END_TIMEOUT)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        self._owned.close()
 
     def generate(  # noqa: PLR0913
         self,
@@ -79,7 +81,7 @@ class Runtime:
         lora_path: str | list[str | None] | None = None,
         session_id: str | None = None,
     ) -> str:
-        """The reply of `/generate` as JSON text."""
+        """The reply of `/generate` as JSON text. An aborted answer raises."""
         body = {
             "text": prompt,
             "sampling_params": sampling_params or {},
@@ -90,7 +92,7 @@ class Runtime:
             "session_id": session_id,
         }
         given = {name: value for name, value in body.items() if value is not None}
-        return json.dumps(self._http.post("/generate", given))
+        return json.dumps(self.endpoint.ask(given))
 
     async def async_generate(
         self, prompt: str, sampling_params: dict[str, Any] | None = None
@@ -98,20 +100,21 @@ class Runtime:
         """The pieces of one answer, as they come."""
         import asyncio
 
-        pieces = self._pieces(prompt, sampling_params or {})
-        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-            yield piece
+        body = {"text": prompt, "sampling_params": sampling_params or {}}
+        pieces = self.endpoint.ask_stream(body)
+        while (told := await asyncio.to_thread(next, pieces, None)) is not None:
+            if told[0]:
+                yield told[0]
 
     def encode(self, prompt: str | list[str]) -> str:
-        """The reply of `/encode`, which only servers of embedding models have, as JSON text."""
-        return json.dumps(self._http.post("/encode", {"text": prompt}))
+        """The reply of `/encode` as JSON text, see `RuntimeEndpoint.encode`."""
+        return json.dumps(self.endpoint.encode(prompt))
 
     def get_tokenizer(self) -> Any:
-        """The model's tokenizer, of the package transformers."""
-        from transformers import AutoTokenizer
-
+        """The model's tokenizer: a `sglang_router.text.Tokenizer`, as the server uses it."""
+        text = import_sdk("sglang_router.text", "sglang-router", "Runtime")
         info = self.endpoint.model_info
-        return AutoTokenizer.from_pretrained(info.get("tokenizer_path") or info["model_path"])
+        return text.Tokenizer(info.get("tokenizer_path") or info["model_path"])
 
     def cache_prefix(self, prefix: str) -> None:
         self.endpoint.cache_prefix(prefix)
@@ -134,10 +137,10 @@ class Runtime:
     def __exit__(self, *exc_info: object) -> None:
         self.shutdown()
 
-    def _await_ready(self, timeout: float) -> None:
+    def _await_ready(self, http: HttpClient, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         pause = threading.Event()
-        while not self._http.answers("/health_generate", PROBE_TIMEOUT):
+        while not http.answers("/health_generate", PROBE_TIMEOUT):
             if (code := self._process.poll()) is not None:
                 raise RuntimeError(
                     f"the server ended with code {code} before it was ready; it has said why, and "
@@ -150,22 +153,42 @@ class Runtime:
                 )
             pause.wait(POLL_INTERVAL)
 
-    def _pieces(self, prompt: str, sampling_params: dict[str, Any]) -> Iterator[str]:
-        body = {"text": prompt, "sampling_params": sampling_params, "stream": True}
-        seen = 0
-        for event in self._http.events("/generate", body):
-            piece = event["text"][seen:]
-            seen += len(piece)
-            if piece:
-                yield piece
-
-
-def _free_port() -> int:
-    for port in range(FIRST_PORT, LAST_PORT):
-        with socket.socket() as probe:
+    def _end_process(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
             try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return port
+                self._process.wait(END_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+def _url(host: str, port: int) -> str:
+    reached = REACHED.get(host, host)
+    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
+
+
+def _free_port(host: str) -> int:
+    """The first that a server on `host` can have."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        for port in range(FIRST_PORT, LAST_PORT):
+            if _is_free(family, (address[0], port, *address[2:])):
+                return port
+    except OSError as error:
+        raise ValueError(
+            f"host {host!r} is no address that a server of this machine can have: {error}"
+        ) from error
     raise RuntimeError(f"no port from {FIRST_PORT} to {LAST_PORT - 1} is free; pass port=…")
+
+
+def _is_free(family: int, address: tuple[Any, ...]) -> bool:
+    with socket.socket(family) as probe:
+        try:
+            probe.bind(address)
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+        return True

@@ -71,7 +71,7 @@ class RuntimeEndpoint(BaseBackend):
     def generate(
         self, s: Transcript, sampling_params: SglSamplingParams
     ) -> tuple[str | list[str], Any]:
-        reply = self._generate(self._request(s, sampling_params))
+        reply = self.ask(self._request(s, sampling_params))
         if isinstance(reply, list):
             return [one["text"] for one in reply], [one["meta_info"] for one in reply]
         return reply["text"], reply["meta_info"]
@@ -79,9 +79,19 @@ class RuntimeEndpoint(BaseBackend):
     def generate_stream(
         self, s: Transcript, sampling_params: SglSamplingParams
     ) -> Iterator[tuple[str, Any]]:
-        body = {**self._request(s, sampling_params), "stream": True}
+        yield from self.ask_stream(self._request(s, sampling_params))
+
+    def ask(self, body: dict[str, Any]) -> Any:
+        """The reply of `/generate`, a list for several answers. An aborted answer raises."""
+        reply = self._http.post("/generate", body)
+        for one in reply if isinstance(reply, list) else [reply]:
+            _check_complete(one)
+        return reply
+
+    def ask_stream(self, body: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        """One answer of `/generate` in pieces, each with the meta information so far."""
         seen = 0
-        for event in self._http.events("/generate", body):
+        for event in self._http.events("/generate", {**body, "stream": True}):
             _check_complete(event)
             piece = event["text"][seen:]
             seen += len(piece)
@@ -144,17 +154,23 @@ class RuntimeEndpoint(BaseBackend):
         self._plant(s.text_, s)
 
     def flush_cache(self) -> None:
-        self._http.post("/flush_cache")
+        self._http.post("/flush_cache", optional=True)
 
     def get_server_info(self) -> dict[str, Any]:
-        info: dict[str, Any] = self._http.get("/server_info")
+        info: dict[str, Any] = self._http.get("/server_info", optional=True)
         return info
 
+    def encode(self, prompt: str | list[str]) -> Any:
+        """The reply of `/encode`, which servers of embedding models may have; ours has not."""
+        return self._http.post("/encode", {"text": prompt}, optional=True)
+
     def start_profile(self) -> None:
-        self._http.get("/start_profile")
+        """For servers that have `/start_profile`; ours has not."""
+        self._http.get("/start_profile", optional=True)
 
     def stop_profile(self) -> None:
-        self._http.get("/stop_profile")
+        """For servers that have `/stop_profile`; ours has not."""
+        self._http.get("/stop_profile", optional=True)
 
     def shutdown(self) -> None:
         """Closes the connections; the server goes on."""
@@ -176,22 +192,16 @@ class RuntimeEndpoint(BaseBackend):
 
     def _plant(self, text: str, s: Transcript | None = None) -> dict[str, Any]:
         body = {"text": text, "sampling_params": {"max_new_tokens": 0}}
-        reply: dict[str, Any] = self._generate(_with_images(body, s))
+        reply: dict[str, Any] = self.ask(_with_images(body, s))
         return reply
 
     def _score(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         """The log-probabilities of several texts, without an answer to them."""
         params = {"max_new_tokens": 0, "temperature": 0.0}
-        replies: list[dict[str, Any]] = self._generate(
+        replies: list[dict[str, Any]] = self.ask(
             {**body, "sampling_params": params, "return_logprob": True}
         )
         return replies
-
-    def _generate(self, body: dict[str, Any]) -> Any:
-        reply = self._http.post("/generate", body)
-        for one in reply if isinstance(reply, list) else [reply]:
-            _check_complete(one)
-        return reply
 
 
 def _model_info(http: HttpClient) -> dict[str, Any]:

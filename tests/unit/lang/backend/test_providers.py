@@ -1,6 +1,7 @@
 """The providers' APIs, up to their packages' client objects."""
 
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 import sglang as sgl
 from sglang.lang.backend.base_backend import import_sdk
+from sglang.lang.backend.openai import TokenUsage
 
 IMAGE = "data:image/png;base64,iVBORw=="
 
@@ -85,6 +87,29 @@ def test_openai_chat_sends_messages() -> None:
     assert (backend.token_usage.prompt_tokens, backend.token_usage.completion_tokens) == (3, 2)
     backend.token_usage.reset()
     assert backend.token_usage.prompt_tokens == 0
+
+
+def test_tokens_of_many_threads_are_all_counted() -> None:
+    total = TokenUsage()
+    other = threading.Thread(target=lambda: total.add(usage()))
+
+    class Slow:
+        """Is read while another thread counts too."""
+
+        completion_tokens = 1
+
+        @property
+        def prompt_tokens(self) -> int:
+            other.start()
+            other.join(0.2)
+            return 10
+
+    total.add(Slow())
+    other.join()
+    once = usage()
+    assert total.prompt_tokens == 10 + once.prompt_tokens
+    assert total.completion_tokens == 1 + once.completion_tokens
+    assert total == TokenUsage(total.prompt_tokens, total.completion_tokens)
 
 
 def test_openai_streams() -> None:

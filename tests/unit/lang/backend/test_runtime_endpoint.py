@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 import sglang as sgl
-from sglang.lang.backend.http_client import EndpointError
+from sglang.lang.backend.http_client import EndpointError, HttpClient
 from sglang.lang.backend.runtime_endpoint import RuntimeEndpoint, tokens_of_choice
 
 INFO = {"model_path": "models/SmolLM2-135M-Instruct", "served_model_name": "demo"}
@@ -238,7 +238,8 @@ def test_another_kind_of_server_is_refused_at_once() -> None:
         RuntimeEndpoint("http://server", transport=httpx.MockTransport(other))
 
 
-def test_a_server_on_this_machine_is_not_asked_through_a_proxy(monkeypatch) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
+def test_a_server_on_this_machine_is_not_asked_through_a_proxy(monkeypatch, host: str) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")  # nothing listens there
 
@@ -251,10 +252,20 @@ def test_a_server_on_this_machine_is_not_asked_through_a_proxy(monkeypatch) -> N
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as listener:
         thread = threading.Thread(target=listener.handle_request)
         thread.start()
-        backend = RuntimeEndpoint(f"http://127.0.0.1:{listener.server_port}", timeout=20)
+        backend = RuntimeEndpoint(f"http://{host}:{listener.server_port}", timeout=20)
         thread.join()
     assert backend.model_info == INFO
     backend.shutdown()
+
+
+@pytest.mark.parametrize("host", ["[::1]", "[::]", "127.0.1.1"])
+def test_every_address_of_this_machine_is_asked_directly(host: str) -> None:
+    assert HttpClient(f"http://{host}:1")._client.trust_env is False
+
+
+@pytest.mark.parametrize("host", ["server", "10.0.0.1", "[2001:db8::1]"])
+def test_others_are_asked_as_the_environment_says(host: str) -> None:
+    assert HttpClient(f"http://{host}:1")._client.trust_env is True
 
 
 def test_certificates_come_from_a_file_or_are_not_checked() -> None:
@@ -364,3 +375,35 @@ def test_administration_has_its_paths() -> None:
         ("GET", "/start_profile"),
         ("GET", "/stop_profile"),
     ]
+
+
+OPTIONAL = {
+    "/flush_cache": lambda backend: backend.flush_cache(),
+    "/server_info": lambda backend: backend.get_server_info(),
+    "/start_profile": lambda backend: backend.start_profile(),
+    "/stop_profile": lambda backend: backend.stop_profile(),
+    "/encode": lambda backend: backend.encode("text"),
+}
+
+
+@pytest.mark.parametrize("path", OPTIONAL)
+def test_a_path_that_the_server_lacks_is_one_sentence(path: str) -> None:
+    lacking = httpx.Response(404, json={"detail": "Not Found"})
+    with pytest.raises(EndpointError) as raised:
+        OPTIONAL[path](endpoint(Server(lambda asked, body: lacking)))
+    assert str(raised.value) == (
+        f"the server at http://server has no {path}; not every server of this API does"
+    )
+    assert raised.value.status == 404
+
+
+def test_other_refusals_of_such_a_path_keep_their_words() -> None:
+    busy = httpx.Response(409, json={"error": {"message": "already profiling"}})
+    with pytest.raises(EndpointError, match="409: already profiling"):
+        endpoint(Server(lambda path, body: busy)).start_profile()
+
+
+def test_a_404_of_what_every_server_has_keeps_its_words() -> None:
+    unknown = httpx.Response(404, json={"error": {"message": "no such model"}})
+    state = run(Server(lambda path, body: unknown), "x", sgl.gen("a"))
+    assert "/generate was answered 404: no such model" in str(state.error())
