@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from sglang.lang.backend.base_backend import BaseBackend
 from sglang.lang.choices import ChoicesSamplingMethod, token_length_normalized
 from sglang.lang.global_config import global_config
 from sglang.lang.ir import (
@@ -19,6 +18,7 @@ from sglang.lang.ir import (
     SglSeparateReasoning,
     SglVideo,
     as_expression,
+    backend_of,
     turn_of,
 )
 from sglang.lang.reasoning import check_model_type
@@ -188,17 +188,17 @@ def separate_reasoning(expr: SglExpr, model_type: str | None = None) -> SglSepar
 
 def set_default_backend(backend: Any) -> None:
     """What programs run against from now on: a backend or a Runtime."""
-    global_config.default_backend = getattr(backend, "endpoint", backend)
+    global_config.default_backend = backend
 
 
 def flush_cache(backend: Any = None) -> None:
     """Empties the server's prefix cache."""
-    _backend_of(backend).flush_cache()
+    backend_of(backend).flush_cache()
 
 
 def get_server_info(backend: Any = None) -> dict[str, Any]:
     """What the server tells about itself."""
-    return _backend_of(backend).get_server_info()
+    return backend_of(backend).get_server_info()
 
 
 def _check_regex(regex: str | None) -> None:
@@ -222,11 +222,3 @@ def _typed(dtype: type, name: str | None, *args: Any, **options: Any) -> SglGen:
 def _with_min_tokens(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """`gen` has min_tokens as its third parameter, the typed forms do not."""
     return (args[0], None, *args[1:]) if args else ()
-
-
-def _backend_of(given: Any) -> BaseBackend:
-    backend = given if given is not None else global_config.default_backend
-    if backend is None:
-        raise ValueError("no backend; call sgl.set_default_backend(…) or pass one")
-    found: BaseBackend = getattr(backend, "endpoint", backend)
-    return found

@@ -28,7 +28,7 @@ from sglang.lang.ir import (
 from sglang.lang.media import image_data, video_frames
 from sglang.lang.reasoning import check_model_type, split_reasoning
 from sglang.lang.results import Results
-from sglang.lang.speculation import TextAhead, TurnAhead
+from sglang.lang.speculation import TextAhead, TurnAhead, check_own_parameters
 from sglang.lang.transcript import Transcript
 
 
@@ -82,10 +82,15 @@ class Execution(Transcript):
         params = self._sampling(expr)
         if self._collects_turn:
             assert self._turn_ahead is not None
+            check_own_parameters(expr, self.default_sampling_para)
             self._turn_ahead.add_gen(expr, params.stops())
             return
         if self._text_ahead is not None:
-            ahead = self._text_ahead.answer(params.stops(), lambda n: self._ask(params, n))
+            # The template's stop strings end every call, so nothing is written ahead beyond them.
+            stops = [stop for stop in params.stops() if stop not in self.chat_template.stop_str]
+            if stops:
+                check_own_parameters(expr, self.default_sampling_para)
+            ahead = self._text_ahead.answer(stops, lambda n: self._ask(params, n))
             if ahead is not None:
                 self._answered(expr.name, ahead, None)
                 return
@@ -158,8 +163,6 @@ class Execution(Transcript):
             self._say(branch.text()[branch.fork_start_text_pos :])
             if branch.results.error is not None:
                 raise branch.results.error
-        if self.backend.support_concate_and_append:
-            self.backend.concatenate_and_append([branch.sid for branch in branches], self.sid)
 
     def _execute_separate_reasoning(self, expr: SglSeparateReasoning) -> None:
         if self._collects_turn:

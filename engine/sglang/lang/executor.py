@@ -8,7 +8,7 @@ from typing import Any
 from sglang.lang.backend.base_backend import BaseBackend
 from sglang.lang.chat_template import ChatTemplate, Message
 from sglang.lang.execution import Execution
-from sglang.lang.ir import SglCommitLazy, SglExpr, SglSamplingParams, names_in
+from sglang.lang.ir import SglCommitLazy, SglExpr, SglSamplingParams, names_in, refuse_offset
 
 
 class StreamExecutor(Execution):
@@ -42,8 +42,7 @@ class StreamExecutor(Execution):
     def submit(self, expr: SglExpr) -> None:
         """Queues an expression; its variables are waited for from now on."""
         with self._lock:
-            if self._ended:
-                raise RuntimeError("the program has ended; nothing can be added to its state")
+            self._check_not_ended("added to")
             self.results.expect(names_in(expr))
             if self._use_thread:
                 self._queue.put(expr)
@@ -112,11 +111,12 @@ class StreamExecutor(Execution):
         self, size: int = 1, position_ids_offset: list[int] | None = None
     ) -> "list[StreamExecutor]":
         """Independent copies. The text of several is planted in the server's cache first."""
+        refuse_offset(position_ids_offset)
         size = int(size)
         if size < 1:
             raise ValueError(f"a fork needs at least 1 branch, got {size}")
         self.sync()  # the text is known from here on
-        if size > 1 and self.text_:
+        if size > 1 and self.text_ and self.results.error is None:
             self.submit(SglCommitLazy())
             self.sync()
         if self.results.error is not None:
@@ -126,10 +126,15 @@ class StreamExecutor(Execution):
                 "a program with num_api_spec_tokens cannot fork inside an assistant's turn, which "
                 "is asked for at its end; end the turn first"
             )
-        branches = [self._branch() for _ in range(size)]
+        with self._lock:
+            # After its end nobody would end the branches; before it, `end` finds them here.
+            self._check_not_ended("forked from")
+            first = len(self._branches)
+            for _ in range(size):
+                self._branches.append(self._branch())
+            branches = self._branches[first:]
         for branch in branches:
-            self.backend.fork_program(self, branch, position_ids_offset)
-        self._branches += branches
+            self.backend.fork_program(self, branch)
         return branches
 
     def fail(self, error: BaseException) -> None:
@@ -148,6 +153,10 @@ class StreamExecutor(Execution):
             branch.end()
         if not self._use_thread:
             self._finish()
+
+    def _check_not_ended(self, how: str) -> None:
+        if self._ended:
+            raise RuntimeError(f"the program has ended; nothing can be {how} its state")
 
     def _branch(self) -> "StreamExecutor":
         branch = StreamExecutor(

@@ -8,7 +8,7 @@ from typing import Any
 class GlobalConfig:
     """Change the fields of `sgl.global_config`; programs read them when they run."""
 
-    # What programs run against when they are given no backend: a BaseBackend.
+    # What programs run against when they are given no backend: a BaseBackend or a Runtime.
     default_backend: Any = None
     skip_special_tokens_in_output: bool = True
     spaces_between_special_tokens_in_out: bool = True

@@ -311,7 +311,7 @@ class SglFunction:
 
         sampling, kwargs = _split(options)
         return run_program(
-            self, _backend(backend), args, kwargs, sampling, stream=stream, use_thread=use_thread
+            self, backend_of(backend), args, kwargs, sampling, stream=stream, use_thread=use_thread
         )
 
     def run_batch(
@@ -341,7 +341,7 @@ class SglFunction:
         if not rows:
             return iter(()) if generator_style else []
         states = run_program_batch(
-            self, _backend(backend), rows, params, num_threads, progress_bar=progress_bar
+            self, backend_of(backend), rows, params, num_threads, progress_bar=progress_bar
         )
         return states if generator_style else list(states)
 
@@ -349,13 +349,13 @@ class SglFunction:
         """What the program appends, without running it."""
         from sglang.lang.tracer import trace_program
 
-        return trace_program(self, kwargs, backend or global_config.default_backend)
+        return trace_program(self, kwargs, backend_or_none(backend))
 
     def cache(self, backend: "BaseBackend | None" = None) -> None:
         """Plants the text that every run of the program begins with in the server's cache."""
         from sglang.lang.interpreter import cache_program
 
-        cache_program(self, _backend(backend))
+        cache_program(self, backend_of(backend))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         from sglang.lang.tracer import TracingScope
@@ -385,12 +385,27 @@ def _split(options: dict[str, Any]) -> tuple[SglSamplingParams, dict[str, Any]]:
     return SglSamplingParams(**sampling), rest
 
 
-def _backend(given: Any) -> "BaseBackend":
-    backend = given if given is not None else global_config.default_backend
+def backend_of(given: Any) -> "BaseBackend":
+    """What to run against: a backend or a Runtime's, or else the default."""
+    backend = backend_or_none(given)
     if backend is None:
         raise ValueError(
             "no backend to run against; call sgl.set_default_backend(sgl.RuntimeEndpoint(url)) "
             "once, or pass backend=…"
         )
-    found: BaseBackend = getattr(backend, "endpoint", backend)
+    return backend
+
+
+def backend_or_none(given: Any) -> "BaseBackend | None":
+    chosen = given if given is not None else global_config.default_backend
+    found: BaseBackend | None = getattr(chosen, "endpoint", chosen)
     return found
+
+
+def refuse_offset(position_ids_offset: object) -> None:
+    """`fork` and `copy` have the parameter in their signatures; positions follow from the text."""
+    if position_ids_offset is not None:
+        raise ValueError(
+            f"position_ids_offset={position_ids_offset!r} is not supported: a branch goes on where "
+            "its text does; leave it out"
+        )

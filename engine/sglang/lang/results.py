@@ -81,10 +81,6 @@ class Results:
                 raise KeyError(f"no variable {name!r}; there are: {known}")
             return self.values[name]
 
-    def get_meta(self, name: str) -> Any:
-        self.get(name)
-        return self.meta.get(name)
-
     def has(self, name: str) -> bool:
         with self._changed:
             return name in self.values or self._expected[name] > 0 or name in self._failed

@@ -7,9 +7,29 @@ serves the expressions that follow, as long as it agrees with them.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from sglang.lang.ir import SglGen
+from sglang.lang.ir import SglGen, SglSamplingParams
 
 MAX_TRIES = 3  # calls for one chat turn, until the answer follows the turn's pattern
+# What `run` may ask for and an answer that is cut out of a longer one cannot have.
+_NEVER_AHEAD = (
+    "n", "return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs",
+)  # fmt: skip
+_NAMES_IN_GEN = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
+
+
+def check_own_parameters(expr: SglGen, default: SglSamplingParams) -> None:
+    """Several answers share one call, so none has sampling parameters of its own but its stops."""
+    odd = {
+        **{name: value for name, value in default.changed().items() if name in _NEVER_AHEAD},
+        **{name: value for name, value in expr.overrides.items() if name != "stop"},
+    }
+    if odd:
+        given = ", ".join(f"{_NAMES_IN_GEN.get(name, name)}={odd[name]!r}" for name in odd)
+        raise ValueError(
+            f"with num_api_spec_tokens one call gives several answers, so this gen cannot have "
+            f"{given}; allowed: stop. Give other sampling parameters to run(), or leave "
+            "num_api_spec_tokens out"
+        )
 
 
 @dataclass

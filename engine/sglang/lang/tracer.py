@@ -23,6 +23,7 @@ from sglang.lang.ir import (
     as_expression,
     flatten,
     names_in,
+    refuse_offset,
     turn_of,
 )
 from sglang.lang.transcript import Transcript
@@ -69,6 +70,7 @@ class TracerProgramState:
     def fork(
         self, size: int | SglExpr = 1, position_ids_offset: list[int] | None = None
     ) -> "TracerProgramStateGroup":
+        refuse_offset(position_ids_offset)
         if isinstance(size, SglExpr):
             raise StopTracing("the number of branches depends on an argument")
         branches = [TracerProgramState(self.backend, self.arguments) for _ in range(size)]
@@ -79,7 +81,7 @@ class TracerProgramState:
 
     @contextmanager
     def copy(self, position_ids_offset: list[int] | None = None) -> Iterator["TracerProgramState"]:
-        yield self.fork(1)[0]
+        yield self.fork(1, position_ids_offset)[0]
 
     @contextmanager
     def var_scope(self, name: str) -> Iterator[None]:

@@ -97,7 +97,7 @@ def test_a_branch_has_a_copy_of_everything() -> None:
     def program(s):
         s += sgl.system("sys") + sgl.user_begin() + "in" + sgl.image(b"GIF8x")
         s["v"] = 1
-        branch = s.fork(1, position_ids_offset=[7])[0].stream_executor
+        branch = s.fork(1)[0].stream_executor
         parent = s.stream_executor
         assert branch.variables == {"v": 1}
         for name in ("text_", "messages_", "cur_role", "cur_role_begin_pos", "images_"):
@@ -108,7 +108,7 @@ def test_a_branch_has_a_copy_of_everything() -> None:
 
     backend = FakeBackend()
     run(program, backend)
-    assert backend.called("fork") == [[7]]
+    assert backend.called("fork") == [None]
 
 
 def test_a_scope_may_end_in_a_branch() -> None:
@@ -229,3 +229,74 @@ def test_branches_that_nobody_joins_end_with_the_program() -> None:
         fork.sync()
         assert fork["x"] == "answer"
         assert fork.stream_executor.results.finished
+
+
+@pytest.mark.parametrize("use_thread", [True, False])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_state_that_has_ended_does_not_fork(size: int, use_thread: bool) -> None:
+    backend = FakeBackend()
+    state = run(lambda s: None, backend, use_thread=use_thread)
+    state.sync()
+    begun, threads = len(backend.called("begin")), threading.active_count()
+    with pytest.raises(RuntimeError, match="the program has ended; nothing can be"):
+        state.fork(size)
+    with pytest.raises(RuntimeError, match="the program has ended; nothing can be"), state.copy():
+        pass
+    assert len(backend.called("begin")) == begun
+    assert threading.active_count() <= threads
+
+
+def test_a_state_that_has_failed_and_ended_says_why_instead_of_forking() -> None:
+    def program(s):
+        s += "text" + sgl.gen("x")
+
+    state = run(program, FakeBackend(failing("model is gone")))
+    for size in (1, 2):
+        with pytest.raises(RuntimeError, match="model is gone"):
+            state.fork(size)
+
+
+def test_a_branch_that_cannot_begin_leaves_none_running() -> None:
+    class Full(FakeBackend):
+        def begin_program(self, s) -> None:
+            super().begin_program(s)
+            if len(self.called("begin")) == 3:
+                raise RuntimeError("no more than two")
+
+    backend = Full()
+    with pytest.raises(RuntimeError, match="no more than two"):
+        run(lambda s: s.fork(2), backend)
+    for executor in backend.called("begin")[:2]:  # the program and its first branch
+        executor.sync()
+        assert executor.results.finished
+
+
+def test_offsets_of_positions_are_refused_by_name() -> None:
+    def program(s):
+        with pytest.raises(ValueError, match=r"position_ids_offset=\[7\] is not supported"):
+            s.fork(1, position_ids_offset=[7])
+        with (
+            pytest.raises(ValueError, match=r"position_ids_offset=\[0\] is not supported"),
+            s.copy([0]),
+        ):
+            pass
+
+    backend = FakeBackend()
+    assert run(program, backend).error() is None
+    assert backend.called("fork") == []
+    sgl.function(program).trace(backend=backend)
+
+
+def test_states_are_joined_by_their_texts_alone() -> None:
+    class Joining(FakeBackend):
+        support_concate_and_append = True
+
+        def concatenate_and_append(self, src_rids, dst_rid) -> None:
+            raise AssertionError("nobody asks for it")
+
+    def program(s):
+        forks = s.fork(2)
+        forks += ["a", "b"]
+        forks.join("concate_and_append")
+
+    assert run(program, Joining()).text() == "ab"

@@ -69,6 +69,33 @@ def test_the_default_backend_may_be_a_runtime(monkeypatch: pytest.MonkeyPatch) -
     assert sgl.get_server_info(Runtime()) == {"fake": True}
 
 
+def test_a_runtime_stands_for_its_backend_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = FakeBackend(chat_template="chatml")
+
+    class Runtime:
+        endpoint = backend
+
+    @sgl.function
+    def program(s):
+        s += sgl.user("x" * 70)
+
+    beginning = program.trace(backend=backend).constant_prefix()
+    assert beginning.startswith("<|im_start|>user")
+    assert program.trace(backend=Runtime()).constant_prefix() == beginning
+    assert program.run(backend=Runtime()).text() == beginning
+    program.cache(Runtime())
+    assert backend.called("cache_prefix") == [beginning]
+    assert [s.text() for s in program.run_batch([{}, {}], backend=Runtime())] == [beginning] * 2
+
+    monkeypatch.setattr(sgl.global_config, "default_backend", Runtime())
+    assert program.trace().constant_prefix() == program.run().text() == beginning
+    sgl.set_default_backend(None)
+    assert program.trace().constant_prefix() == "USER:" + "x" * 70 + "\n"
+    for call in (program.run, program.cache, sgl.flush_cache, sgl.get_server_info):
+        with pytest.raises(ValueError, match="no backend to run against; call sgl.set_default"):
+            call()
+
+
 def test_options_of_run_hold_where_gen_says_nothing() -> None:
     backend = FakeBackend()
 

@@ -10,7 +10,7 @@ from tests.unit.lang.fake_backend import FakeBackend
 @sgl.function(num_api_spec_tokens=64)
 def card(s):
     s += "Name: " + sgl.gen("name", stop="\n")
-    s += "\nJob: " + sgl.gen("job", 5, stop="\n")
+    s += "\nJob: " + sgl.gen("job", stop="\n")
     s += "\nEnd"
 
 
@@ -36,7 +36,7 @@ def test_an_answer_without_its_stop_is_asked_for_plainly() -> None:
     state = card.run(backend=backend)
     assert state["job"] == "endless"
     assert [(p.max_new_tokens, p.stops()) for p in backend.params] == [
-        (64, []), (128, ["\n"]), (64, []), (5, ["\n"]),
+        (64, []), (128, ["\n"]), (64, []), (128, ["\n"]),
     ]  # fmt: skip
 
 
@@ -77,6 +77,66 @@ def test_a_chat_turn_that_does_not_fit_is_tried_again() -> None:
     assert chat_card.run(backend=backend)["name"].strip() == "Ada"
     state = chat_card.run(backend=chat("no", "no", "no"))
     assert "does not follow the program's, after 3 tries" in str(state.error())
+
+
+def test_a_template_s_stops_alone_put_no_answer_ahead() -> None:
+    @sgl.function(num_api_spec_tokens=64)
+    def program(s):
+        s += sgl.gen("x", 3)
+
+    backend = FakeBackend(chat_template="chatml")
+    assert program.run(backend=backend)["x"] == "answer"
+    assert [(p.max_new_tokens, p.stops()) for p in backend.params] == [(3, ["<|im_end|>"])]
+
+
+OWN = [
+    ("max_tokens", 5), ("min_tokens", 2), ("n", 2), ("stop_token_ids", [1]), ("stop_regex", "a"),
+    ("temperature", 0.5), ("top_p", 0.5), ("top_k", 5), ("min_p", 0.1), ("frequency_penalty", 1.0),
+    ("presence_penalty", 1.0), ("ignore_eos", True), ("return_logprob", True),
+    ("logprob_start_len", 1), ("top_logprobs_num", 2), ("return_text_in_logprobs", True),
+    ("dtype", int), ("regex", "a+"), ("json_schema", "{}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_chat_model", [True, False])
+@pytest.mark.parametrize(("name", "value"), OWN)
+def test_an_answer_of_a_shared_call_has_no_parameters_of_its_own(
+    name: str, value: object, is_chat_model: bool
+) -> None:
+    @sgl.function(num_api_spec_tokens=64)
+    def program(s):
+        s += sgl.assistant(sgl.gen("x", stop="\n", **{name: value}))
+
+    backend = FakeBackend(lambda prompt: "yes\n", is_chat_model=is_chat_model)
+    told = str(program.run(backend=backend).error())
+    assert f"this gen cannot have {name}={value!r}; allowed: stop" in told
+    assert backend.params == []
+
+
+@pytest.mark.parametrize("is_chat_model", [True, False])
+@pytest.mark.parametrize("option", [{"n": 2}, {"return_logprob": True}, {"top_logprobs_num": 2}])
+def test_what_run_asks_for_and_a_shared_call_cannot_give_is_refused(
+    option: dict[str, object], is_chat_model: bool
+) -> None:
+    @sgl.function(num_api_spec_tokens=64)
+    def program(s):
+        s += sgl.assistant(sgl.gen("x", stop="\n"))
+
+    backend = FakeBackend(lambda prompt: "yes\n", is_chat_model=is_chat_model)
+    [(name, value)] = option.items()
+    assert f"cannot have {name}={value!r}" in str(program.run(backend=backend, **option).error())
+
+
+@pytest.mark.parametrize("is_chat_model", [True, False])
+def test_the_parameters_of_run_hold_for_the_shared_call(is_chat_model: bool) -> None:
+    @sgl.function(num_api_spec_tokens=64)
+    def program(s):
+        s += sgl.assistant(sgl.gen("x", stop="\n"))
+
+    backend = FakeBackend(lambda prompt: "yes\n", is_chat_model=is_chat_model)
+    assert program.run(backend=backend, temperature=0.5, top_p=0.25)["x"] == "yes"
+    (params,) = backend.params
+    assert (params.temperature, params.top_p, params.max_new_tokens) == (0.5, 0.25, 64)
 
 
 def test_reading_inside_the_turn_is_refused_instead_of_waiting_forever() -> None:
