@@ -287,6 +287,12 @@ async def test_a_runtime_serves_and_leaves_nothing_behind() -> None:
         runtime.cache_prefix("The sea is wide")
         assert runtime.get_server_info()["version"] == sgl.__version__
         assert Path(runtime.endpoint.get_model_name()).exists()
+        key = {"authorization": "Bearer key"}
+        told = call(f"{runtime.url}/tokenize", {"prompt": "The sea"}, headers=key)[1]
+        assert runtime.get_tokenizer().encode("The sea") == told["tokens"]
+        for ask in (runtime.start_profile, runtime.stop_profile, lambda: runtime.encode("x")):
+            with pytest.raises(EndpointError, match=f"the server at {runtime.url} has no /"):
+                ask()
         with pytest.raises(EndpointError, match="401"):
             sgl.RuntimeEndpoint(runtime.url, api_key="other")
     _, alive = psutil.wait_procs(family, timeout=30)

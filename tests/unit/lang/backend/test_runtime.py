@@ -137,6 +137,7 @@ def test_a_server_is_asked_where_it_is_and_not_through_a_proxy(
 def test_a_port_that_is_taken_at_the_host_is_not_chosen(start: Start, host: str) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # others have just left
         taken.bind((host, _free_port("127.0.0.1")))
         taken.listen()
         assert not start(host=host).url.endswith(f":{taken.getsockname()[1]}")
