@@ -13,6 +13,8 @@
 
 #[cfg(feature = "proto")]
 pub use crate::json::to_struct as json_to_struct;
+#[cfg(feature = "proto")]
+pub use prost_types::Timestamp;
 pub use sglang::engine::v1 as engine;
 pub use sglang::grpc::scheduler;
 pub use smg::grpc::common;

@@ -11,9 +11,9 @@ use smg_engine_client::proto::common::{
 };
 use smg_engine_client::proto::engine::sglang_engine_server::SglangEngine;
 use smg_engine_client::proto::engine::{ControlRequest, ControlResponse};
-use smg_engine_client::proto::{Timestamp, json_to_struct};
 use smg_engine_client::proto::scheduler as wire;
 use smg_engine_client::proto::scheduler::sglang_scheduler_server::SglangScheduler;
+use smg_engine_client::proto::{Timestamp, json_to_struct};
 use tonic::{Request, Response, Status};
 
 use crate::answer::{Generation, Live};
