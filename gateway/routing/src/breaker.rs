@@ -75,6 +75,24 @@ pub struct Permit {
     /// Which period of being closed, or which trial, this request belongs to. What ends after the breaker
     /// has moved on is no evidence about the new state.
     epoch: u64,
+    /// The breaker has opened so often before.
+    round: u64,
+    kind: PermitKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PermitKind {
+    Ordinary,
+    Trial,
+    /// A trial that has counted as a success while its request goes on.
+    Settled,
+}
+
+impl Permit {
+    /// Whether its request tried a half-open breaker.
+    pub fn is_trial(&self) -> bool {
+        self.kind != PermitKind::Ordinary
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -89,6 +107,8 @@ pub struct Breaker {
     params: BreakerParams,
     circuit: Circuit,
     epoch: u64,
+    /// Counts openings, and processes.
+    round: u64,
     window: Window,
 }
 
@@ -99,6 +119,7 @@ impl Breaker {
             params,
             circuit: Circuit::Closed { in_a_row: 0 },
             epoch: 0,
+            round: 0,
             window,
         }
     }
@@ -155,26 +176,48 @@ impl Breaker {
         if !self.allows(now) {
             return None;
         }
-        match &mut self.circuit {
-            Circuit::Closed { .. } => {}
+        let kind = match &mut self.circuit {
+            Circuit::Closed { .. } => PermitKind::Ordinary,
             Circuit::Open { .. } => {
                 self.epoch += 1;
                 self.circuit = Circuit::HalfOpen {
                     successes: 0,
                     trial: Some(now),
                 };
+                PermitKind::Trial
             }
             Circuit::HalfOpen { trial, .. } => {
                 self.epoch += 1;
                 *trial = Some(now);
+                PermitKind::Trial
             }
-        }
-        Some(Permit { epoch: self.epoch })
+        };
+        Some(Permit {
+            epoch: self.epoch,
+            round: self.round,
+            kind,
+        })
     }
 
-    /// Takes in how a request ended.
+    /// Takes in that a request is being answered: a trial has succeeded with that, so that the next one need not
+    /// wait for its end. The permit is still to be given back. Returns whether anything changed.
+    pub fn settle(&mut self, permit: &mut Permit) -> bool {
+        if permit.kind != PermitKind::Trial || permit.epoch != self.epoch {
+            return false;
+        }
+        permit.kind = PermitKind::Settled;
+        self.trial_succeeded();
+        true
+    }
+
+    /// Takes in how a request ended. A trial that is settled has been counted: only its failure is news, like that of
+    /// any request of the same round.
     pub fn record(&mut self, permit: Permit, outcome: Outcome, now: Instant) {
-        if permit.epoch != self.epoch || !self.params.enabled {
+        let counts = match permit.kind {
+            PermitKind::Settled => permit.round == self.round && outcome.is_failure(),
+            PermitKind::Ordinary | PermitKind::Trial => permit.epoch == self.epoch,
+        };
+        if !counts || !self.params.enabled {
             return;
         }
         match &mut self.circuit {
@@ -188,19 +231,13 @@ impl Breaker {
             }
             Circuit::Open { .. } => {}
             Circuit::HalfOpen { .. } if outcome.is_failure() => self.open(now),
-            Circuit::HalfOpen { successes, trial } => {
-                *successes += 1;
-                *trial = None;
-                if *successes >= self.params.success_threshold {
-                    self.close();
-                }
-            }
+            Circuit::HalfOpen { .. } => self.trial_succeeded(),
         }
     }
 
     /// Gives a permit back without evidence: the client left, or the request was never sent.
     pub fn release(&mut self, permit: Permit) {
-        if permit.epoch != self.epoch {
+        if permit.kind != PermitKind::Trial || permit.epoch != self.epoch {
             return;
         }
         if let Circuit::HalfOpen { trial, .. } = &mut self.circuit {
@@ -210,7 +247,18 @@ impl Breaker {
 
     /// Starts anew: what was learned is about a process that is gone.
     pub fn reset(&mut self) {
+        self.round += 1;
         self.close();
+    }
+
+    fn trial_succeeded(&mut self) {
+        if let Circuit::HalfOpen { successes, trial } = &mut self.circuit {
+            *successes += 1;
+            *trial = None;
+            if *successes >= self.params.success_threshold {
+                self.close();
+            }
+        }
     }
 
     fn must_open(&mut self, in_a_row: u32, now: Instant) -> bool {
@@ -221,6 +269,7 @@ impl Breaker {
 
     fn open(&mut self, now: Instant) {
         self.epoch += 1;
+        self.round += 1;
         self.circuit = Circuit::Open { since: now };
     }
 
@@ -449,6 +498,103 @@ mod tests {
         assert_eq!(breaker.state(now), BreakerState::HalfOpen);
         breaker.record(trial, Outcome::Answered, now);
         assert_eq!(breaker.state(now), BreakerState::HalfOpen);
+    }
+
+    /// A breaker with one trial out, and its permit.
+    fn tried(now: Instant) -> (Breaker, Permit) {
+        let mut breaker = opened(now - TIMEOUT);
+        let trial = breaker.acquire(now).expect("one trial");
+        (breaker, trial)
+    }
+
+    #[test]
+    fn a_settled_trial_counts_once_and_lets_the_next_out_before_it_ends() {
+        let now = start() + TIMEOUT;
+        let (mut breaker, mut first) = tried(now);
+        assert!(first.is_trial() && breaker.settle(&mut first));
+        assert!(!breaker.settle(&mut first), "it is settled");
+        assert_eq!((breaker.trial_since(), breaker.retry_after(now)), (None, None));
+        let mut second = breaker.acquire(now).expect("the next trial");
+        assert!(breaker.settle(&mut second));
+        breaker.record(first, Outcome::Answered, now);
+        breaker.release(second);
+        assert_eq!(breaker.state(now), BreakerState::HalfOpen, "two of three");
+        let mut third = breaker.acquire(now).expect("the third trial");
+        assert!(breaker.settle(&mut third));
+        assert_eq!(breaker.state(now), BreakerState::Closed);
+    }
+
+    #[test]
+    fn a_settled_trial_that_is_left_does_not_end_the_next() {
+        let now = start() + TIMEOUT;
+        let (mut breaker, mut first) = tried(now);
+        breaker.settle(&mut first);
+        let next = breaker.acquire(now).expect("the next trial");
+        breaker.release(first);
+        assert!(breaker.acquire(now).is_none(), "the next trial is out");
+        breaker.record(next, Outcome::Answered, now);
+        assert!(breaker.acquire(now).is_some());
+    }
+
+    #[test]
+    fn a_settled_trial_that_fails_opens_a_half_open_breaker() {
+        let now = start() + TIMEOUT;
+        let (mut breaker, mut first) = tried(now);
+        breaker.settle(&mut first);
+        let next = breaker.acquire(now).expect("the next trial");
+        breaker.record(first, Outcome::Stalled, now);
+        assert_eq!(breaker.state(now), BreakerState::Open);
+        breaker.record(next, Outcome::Answered, now);
+        assert_eq!(breaker.state(now), BreakerState::Open);
+    }
+
+    #[test]
+    fn a_settled_trial_that_fails_after_the_breaker_closed_is_one_failure_among_others() {
+        let now = start() + TIMEOUT;
+        let (mut breaker, mut first) = tried(now);
+        breaker.settle(&mut first);
+        call(&mut breaker, Outcome::Answered, now);
+        call(&mut breaker, Outcome::Answered, now);
+        assert_eq!(breaker.state(now), BreakerState::Closed);
+        call(&mut breaker, Outcome::ServerError, now);
+        call(&mut breaker, Outcome::ServerError, now);
+        assert_eq!(breaker.state(now), BreakerState::Closed);
+        breaker.record(first, Outcome::TransportError, now);
+        assert_eq!(breaker.state(now), BreakerState::Open, "the third in a row");
+    }
+
+    #[test]
+    fn a_settled_trial_of_an_earlier_round_is_no_evidence() {
+        let now = start() + TIMEOUT;
+        for restarts in [true, false] {
+            let (mut breaker, mut first) = tried(now);
+            breaker.settle(&mut first);
+            if restarts {
+                breaker.reset();
+            } else {
+                call(&mut breaker, Outcome::ServerError, now);
+            }
+            let later = now + TIMEOUT;
+            let state = breaker.state(later);
+            let trial = breaker.acquire(later).expect("closed, or one trial");
+            breaker.record(first, Outcome::ServerError, later);
+            assert_eq!(breaker.state(later), state);
+            breaker.release(trial);
+        }
+    }
+
+    #[test]
+    fn ordinary_and_late_requests_have_nothing_to_settle() {
+        let now = start() + TIMEOUT;
+        let mut closed = breaker(3);
+        let mut ordinary = closed.acquire(now).expect("closed");
+        assert!(!ordinary.is_trial() && !closed.settle(&mut ordinary));
+        let (mut breaker, mut silent) = tried(now);
+        let later = now + TIMEOUT;
+        let next = breaker.acquire(later).expect("room for the next trial");
+        assert!(!breaker.settle(&mut silent), "the next trial speaks");
+        assert_eq!(breaker.trial_since(), Some(later));
+        breaker.release(next);
     }
 
     #[test]

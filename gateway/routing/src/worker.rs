@@ -200,6 +200,18 @@ impl LoadGuard {
         &self.worker
     }
 
+    /// Whether the request tried a half-open breaker and its outcome is not known yet.
+    pub fn is_trial(&self) -> bool {
+        self.permit.as_ref().is_some_and(Permit::is_trial)
+    }
+
+    /// Tells the breaker that the worker answers the request. Returns whether this was a trial, which has succeeded
+    /// with that: others may go to the worker now.
+    pub fn settle(&mut self) -> bool {
+        let permit = self.permit.as_mut();
+        permit.is_some_and(|permit| self.worker.breaker.lock().settle(permit))
+    }
+
     /// Tells the breaker how the request went. Only the first call counts; dropped without one, the request
     /// is no evidence for or against the worker.
     pub fn record(&mut self, outcome: Outcome, now: Instant) {
