@@ -1,6 +1,8 @@
 //! Every option of the gateway. The doc comment of a field is its help text, the attribute holds its default and
 //! its bounds, and flag, environment variable and key in a file follow from the field's name.
 
+use std::convert::Infallible;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -52,7 +54,7 @@ pub struct GatewayConfig {
 #[command(next_help_heading = "Server")]
 pub struct ServerOptions {
     /// Address to listen on
-    #[arg(long, default_value = "0.0.0.0", value_name = "ADDRESS")]
+    #[arg(long, default_value = "0.0.0.0", value_parser = bare_host, value_name = "ADDRESS")]
     pub host: String,
     /// Port of the HTTP API
     #[arg(long, default_value_t = 30000, value_parser = port())]
@@ -354,7 +356,7 @@ pub struct MetricsOptions {
     #[arg(long, value_parser = port())]
     pub prometheus_port: Option<u16>,
     /// Address of that listener
-    #[arg(long, default_value = "0.0.0.0", value_name = "ADDRESS")]
+    #[arg(long, default_value = "0.0.0.0", value_parser = bare_host, value_name = "ADDRESS")]
     pub prometheus_host: String,
 }
 
@@ -397,6 +399,13 @@ pub struct LogOptions {
 
 /// A hundred years: deadlines can be added without overflow.
 const MOST_SECONDS: u64 = 3_155_760_000;
+
+/// An IPv6 address without the brackets that it has in URLs. What is wrong with a host is told by `validate`.
+fn bare_host(text: &str) -> Result<String, Infallible> {
+    let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let address = inner.filter(|inner| inner.parse::<Ipv6Addr>().is_ok());
+    Ok(address.unwrap_or(text).to_owned())
+}
 
 fn port() -> impl Fn(&str) -> Result<u16, String> + Clone + Send + Sync + 'static {
     whole(1, u64::from(u16::MAX))

@@ -70,10 +70,9 @@ fn check_host(flag: &str, host: &str) -> Result<(), ConfigError> {
             clip(host)
         ));
     }
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
     let parts: Vec<&str> = host.split('.').collect();
     let is_dotted = parts.len() == 4 && parts.iter().all(|part| part.bytes().all(|b| b.is_ascii_digit()));
-    if (is_dotted || host.contains(':')) && bare.parse::<IpAddr>().is_err() {
+    if (is_dotted || host.contains([':', '[', ']'])) && host.parse::<IpAddr>().is_err() {
         return fail(format!(
             "{flag} must be an address or a host name of this machine; `{}` is no IP address",
             clip(host)

@@ -48,7 +48,7 @@ pub struct Listening {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("cannot listen on {host}:{port}: {source}; {}", advice(source, *flags))]
+    #[error("cannot listen on {}:{port}: {source}; {}", in_url(host), advice(source, *flags))]
     Bind {
         host: String,
         port: u16,
@@ -151,6 +151,15 @@ async fn bind(
     })
 }
 
+/// An address of IPv6 has brackets before a port.
+fn in_url(host: &str) -> String {
+    if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    }
+}
+
 /// What to do about an address that cannot be had.
 fn advice(error: &io::Error, flags: ListenFlags) -> String {
     let (host, port) = (flags.host, flags.port);
@@ -216,6 +225,35 @@ impl Environment {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Of a machine without IPv6 (EAFNOSUPPORT).
+    const NO_SUCH_FAMILY: i32 = 97;
+
+    #[tokio::test]
+    async fn an_ipv6_address_with_brackets_is_listened_on() {
+        let map = serde_json::json!({"host": "[::1]"});
+        let config = smg_config::from_map(map.as_object().unwrap()).unwrap();
+        match bind(&SystemBinder, &config.server.host, 0, MAIN_FLAGS).await {
+            Ok(listener) => {
+                let address = listener.local_addr().unwrap();
+                assert!(
+                    address.to_string().starts_with("[::1]:") && address.port() > 0,
+                    "{address}"
+                );
+                let port = address.port();
+                let message = refusal("::1", port).await;
+                let start = format!("cannot listen on [::1]:{port}: ");
+                assert!(message.starts_with(&start), "{message}");
+            }
+            // Its loopback has no such address: the system was asked for an address, nobody for a name.
+            Err(ServeError::Bind { source, .. }) => assert!(
+                source.kind() == io::ErrorKind::AddrNotAvailable
+                    || source.raw_os_error() == Some(NO_SUCH_FAMILY),
+                "{source:?}"
+            ),
+            Err(other) => panic!("{other}"),
+        }
+    }
 
     async fn refusal(host: &str, port: u16) -> String {
         let bound = bind(&SystemBinder, host, port, MAIN_FLAGS).await;

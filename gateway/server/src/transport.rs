@@ -17,7 +17,7 @@ pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// Opens listening sockets.
+/// Opens listening sockets. A host is a name or an address, that of IPv6 without brackets.
 pub trait Binder: Send + Sync + 'static {
     fn bind(&self, host: &str, port: u16) -> BoxFuture<'static, io::Result<Box<dyn Listener>>>;
 }
@@ -49,7 +49,7 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 impl Binder for SystemBinder {
     fn bind(&self, host: &str, port: u16) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let host = host.to_owned();
         async move {
             let listener = match host.parse::<IpAddr>() {
                 Ok(ip) => TcpListener::bind((ip, port)).await?,

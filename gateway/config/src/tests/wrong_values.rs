@@ -330,7 +330,19 @@ fn one_option_under_two_names_is_refused() {
 
 #[test]
 fn an_address_that_is_none_is_told_before_anything_starts() {
-    for host in ["999.1.1.1", "1.2.3.4.:5", "::g", "a b", ""] {
+    for host in [
+        "999.1.1.1",
+        "1.2.3.4.:5",
+        "::g",
+        "a b",
+        "",
+        "[::1",
+        "::1]",
+        "[[::1]]",
+        "[]",
+        "[localhost]",
+        "[127.0.0.1]",
+    ] {
         for flag in ["--host", "--prometheus-host"] {
             let message = parse_with([flag, host], &nothing).unwrap_err().to_string();
             assert!(
@@ -341,6 +353,27 @@ fn an_address_that_is_none_is_told_before_anything_starts() {
     }
     for host in ["0.0.0.0", "::", "[::1]", "localhost", "127.1", "node-1.example"] {
         assert!(parse_with(["--host", host], &nothing).is_ok(), "{host}");
+    }
+}
+
+#[test]
+fn an_address_with_brackets_is_kept_without_them_wherever_it_comes_from() {
+    let file = TempFile::new("brackets.yaml", "host: '[::1]'\nprometheus_host: '[fe80::2]'\n");
+    let environment = |name: &str| match name {
+        "SMG_HOST" => Some("[::1]".into()),
+        "SMG_PROMETHEUS_HOST" => Some("[fe80::2]".into()),
+        _ => None,
+    };
+    let map = json!({"host": "[::1]", "prometheus_host": "[fe80::2]"});
+    let configs = [
+        super::launch("--host [::1] --prometheus-host [fe80::2]"),
+        super::launch(&format!("--config {}", file.path())),
+        from_map_with(&serde_json::Map::new(), &environment).unwrap(),
+        from_map_with(map.as_object().unwrap(), &nothing).unwrap(),
+    ];
+    for config in configs {
+        assert_eq!(config.server.host, "::1");
+        assert_eq!(config.metrics.prometheus_host, "fe80::2");
     }
 }
 
