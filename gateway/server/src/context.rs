@@ -19,7 +19,7 @@ use crate::{
     live::LiveRequests,
     serve::{Environment, ServeError},
     telemetry::Telemetry,
-    workers::{Alarm, AlarmedConnector, Fleet, ProbeTimes, TokenizerSource, Watch},
+    workers::{Alarm, AlarmedConnector, Fleet, Knowledge, ProbeTimes, TokenizerSource, Watch},
 };
 
 pub struct Context {
@@ -144,6 +144,7 @@ impl Context {
                 source: source.clone(),
                 telemetry: self.telemetry.clone(),
                 tasks: env.tasks.clone(),
+                knowledge: Knowledge::default(),
             };
             env.tasks.spawn(watch.run(stop.clone()));
         }

@@ -5,13 +5,7 @@ mod load;
 mod trial;
 mod watch;
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{collections::HashMap, sync::Arc};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::RwLock;
@@ -25,7 +19,7 @@ use smg_tokenizer::Tokenizer;
 use tokio::time::Instant;
 
 use self::trial::{Trials, WakeOnDrop};
-pub(crate) use self::watch::Watch;
+pub(crate) use self::watch::{Knowledge, Watch};
 pub use self::{
     alarm::{Alarm, AlarmedConnector},
     load::TokenizerSource,
@@ -52,10 +46,6 @@ pub struct Member {
     served: ArcSwapOption<Served>,
     /// What it is doing, in words, for people.
     progress: ArcSwap<String>,
-    /// Set when it may have been restarted: what it serves is read again before it takes traffic.
-    stale: AtomicBool,
-    /// A probe found nobody at the worker's address: whoever answers next is another process.
-    gone: AtomicBool,
     /// Rings when a connection to it ended: it is probed at once.
     alarm: Arc<Alarm>,
 }
@@ -76,8 +66,10 @@ pub struct Chosen {
     pub member: Arc<Member>,
     /// Prompt tokens that the worker is believed to hold.
     pub predicted_cached: usize,
-    /// NOTE: below `guard`, which must be given back before anybody is woken.
-    _wake: WakeOnDrop,
+    trials: Arc<Trials>,
+    /// Where the request tries a half-open breaker. NOTE: below `guard`, which must be given back before anybody is
+    /// woken.
+    _wake: Option<WakeOnDrop>,
 }
 
 // === impl Fleet ===
@@ -106,8 +98,6 @@ impl Fleet {
             client,
             served: ArcSwapOption::empty(),
             progress: ArcSwap::from_pointee("connecting".to_owned()),
-            stale: AtomicBool::new(false),
-            gone: AtomicBool::new(false),
             alarm,
         });
         self.members.write().insert(worker.id(), member.clone());
@@ -175,14 +165,13 @@ impl Fleet {
 
     /// Chooses a worker for a prompt and counts the prompt as its load at once. `avoid` lists workers that
     /// already failed on it.
-    pub fn choose(&self, model: &str, prompt: &Routable<'_>, avoid: &[WorkerId]) -> Result<Chosen, Unchosen> {
-        let pages = PagedPrompt::new(prompt.tokens, prompt.namespace);
-        let cached = self.prefixes.match_prompt(&pages);
+    pub fn choose(&self, model: &str, prompt: &Routable, avoid: &[WorkerId]) -> Result<Chosen, Unchosen> {
+        let cached = self.prefixes.match_prompt(&prompt.pages);
         let query = Query {
             model: Some(model),
             role: Role::Regular,
             request: RouteRequest {
-                prompt_tokens: prompt.tokens.len(),
+                prompt_tokens: prompt.prompt_tokens,
                 expected_output_tokens: prompt.expected_output_tokens,
             },
             cached: &cached,
@@ -196,18 +185,20 @@ impl Fleet {
             .iter()
             .find(|(worker, _)| *worker == id)
             .map_or(0, |(_, tokens)| *tokens);
-        self.prefixes.insert_prompt(id, &pages);
+        self.prefixes.insert_prompt(id, &prompt.pages);
         let member = self
             .members
             .read()
             .get(&id)
             .cloned()
             .ok_or_else(|| no_ready_worker(Some(model)))?;
+        let wake = guard.is_trial().then(|| WakeOnDrop(self.trials.clone()));
         Ok(Chosen {
             guard,
             member,
             predicted_cached,
-            _wake: WakeOnDrop(self.trials.clone()),
+            trials: self.trials.clone(),
+            _wake: wake,
         })
     }
 
@@ -221,12 +212,11 @@ impl Fleet {
     }
 }
 
-/// What routing looks at in a prompt.
-pub struct Routable<'a> {
-    pub tokens: &'a [u32],
-    /// Separates prompts whose caches are apart although their tokens are equal.
-    pub namespace: &'a str,
-    pub expected_output_tokens: usize,
+/// What routing looks at in a prompt. Made once per prompt: its pages are hashed.
+pub struct Routable {
+    prompt_tokens: usize,
+    pages: PagedPrompt,
+    expected_output_tokens: usize,
 }
 
 fn no_ready_worker(model: Option<&str>) -> Failure {
@@ -256,6 +246,30 @@ impl From<SelectError> for Failure {
     }
 }
 
+// === impl Routable ===
+
+impl Routable {
+    /// `namespace` separates prompts whose caches are apart although their tokens are equal.
+    pub fn new(tokens: &[u32], namespace: &str, expected_output_tokens: usize) -> Self {
+        Self {
+            prompt_tokens: tokens.len(),
+            pages: PagedPrompt::new(tokens, namespace),
+            expected_output_tokens,
+        }
+    }
+}
+
+// === impl Chosen ===
+
+impl Chosen {
+    /// The worker answers: if this was the trial of its breaker, others may go there before it ends.
+    pub fn settle(&mut self) {
+        if self.guard.settle() {
+            self.trials.wake();
+        }
+    }
+}
+
 // === impl Member ===
 
 impl Member {
@@ -270,7 +284,6 @@ impl Member {
 
     /// The connection to it broke: it may be gone, or another process may answer there now.
     pub fn suspect(&self) {
-        self.stale.store(true, Ordering::Relaxed);
         self.alarm.ring();
     }
 }

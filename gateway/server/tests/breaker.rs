@@ -86,6 +86,83 @@ async fn all_are_refused_at_once_when_the_trial_fails() {
     assert_eq!(rig.engines[0].counts().requests, FAILURES + 1);
 }
 
+/// Streams for a minute.
+fn long() -> Script {
+    Script {
+        token_delay: Duration::from_secs(1),
+        ..Script::fixed(vec![97; 60])
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_that_streams_for_long_has_succeeded_with_its_first_event() {
+    for stream in [true, false] {
+        let rig = half_open().await;
+        rig.engines[0].set_script(long());
+        let before = Instant::now();
+        let body = with(chat("hi"), json!({"stream": stream}));
+        let trial = async {
+            let answer = rig.post(CHAT, &body).await;
+            assert_eq!(answer.status, 200);
+            assert_eq!(before.elapsed().as_secs(), 59);
+        };
+        let others = async {
+            rig.engines[0]
+                .wait_until(|record| record.counts.requests == FAILURES + 1)
+                .await;
+            rig.engines[0].set_script(slow());
+            let answers = ask(&rig, 50).await;
+            assert!(answers.iter().all(|answer| answer.status == 200), "{answers:?}");
+            // The second trial takes one second, all others the next.
+            assert_eq!(before.elapsed().as_secs(), 2);
+            assert_eq!(circuit(&rig).await, "closed");
+        };
+        tokio::join!(trial, others);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_that_fails_after_its_first_event_opens_the_breaker_again() {
+    let rig = half_open().await;
+    // The first trial fails at its fifth token, after 4 seconds; the second says nothing.
+    rig.engines[0].set_script(Script {
+        outcome: Outcome::FailAfter {
+            messages: 5,
+            code: Code::Internal,
+            message: "broken after all".to_owned(),
+        },
+        ..long()
+    });
+    let before = Instant::now();
+    let body = chat("hi");
+    let trial = async {
+        rig.post(CHAT, &body).await.assert_error(500, "worker_failed");
+        before.elapsed().as_secs()
+    };
+    let others = async {
+        rig.engines[0]
+            .wait_until(|record| record.counts.requests == FAILURES + 1)
+            .await;
+        rig.engines[0].set_script(Script::ending(Outcome::HangBeforeHeaders));
+        let second = rig.post(CHAT, &body);
+        let third = async {
+            rig.engines[0]
+                .wait_until(|record| record.counts.requests == FAILURES + 2)
+                .await;
+            rig.post(CHAT, &body).await
+        };
+        tokio::select! {
+            _ = second => panic!("the second trial hangs"),
+            third = third => third,
+        }
+    };
+    let (failed_after, refused) = tokio::join!(trial, others);
+    refused.assert_error(503, "no_available_workers");
+    // Told at once, not after the limit of the wait.
+    assert_eq!((failed_after, before.elapsed().as_secs()), (4, 4));
+    assert_eq!(circuit(&rig).await, "open");
+}
+
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_long_for_a_trial_that_says_nothing() {
     let rig = half_open().await;

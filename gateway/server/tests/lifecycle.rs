@@ -157,7 +157,7 @@ async fn a_restarted_worker_is_asked_again_what_it_serves() {
     rig.kill(0).await;
     rig.until_ready(0).await;
     rig.engines[0].set_card(card("other"));
-    rig.revive(0);
+    rig.restart(0);
     rig.until_ready(1).await;
     let models = rig.get("/v1/models").await.body_json();
     assert_eq!(models["data"][0]["id"], "other");
@@ -182,9 +182,163 @@ async fn a_restarted_worker_is_not_blamed_for_what_the_old_process_did() {
         assert_ne!(rig.post(CHAT, &chat("hi")).await.status, 200);
     }
     rig.until_ready(0).await;
-    rig.revive(0);
+    rig.restart(0);
     rig.until_ready(1).await;
     assert_eq!(rig.post(CHAT, &chat("hi")).await.status, 200);
+}
+
+/// The worker is another process with another model while GetServerInfo is under way, which is no reason for the
+/// gateway to stop reading.
+async fn restart_amid_reading(rig: &Rig, num_reads: u64, model: &str) {
+    let read = rig.engines[0].wait_until(|record| record.counts.server_info == num_reads);
+    tokio::time::timeout(Duration::from_secs(30), read).await.unwrap();
+    assert_eq!(rig.engines[0].counts().model_info, num_reads);
+    rig.engines[0].set_card(card(model));
+    rig.engines[0].drop_connections();
+}
+
+async fn until_model(rig: &Rig, model: &str) {
+    let told = async {
+        while rig.get("/v1/models").await.body_json()["data"][0]["id"] != model {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), told).await.unwrap();
+}
+
+/// A tokenizer's folder that is gone when the test ends.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("smg-{}-{name}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        for (file, content) in tokenizer::files() {
+            std::fs::write(folder.join(file), content).unwrap();
+        }
+        Self(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_restarts_while_it_is_read_is_read_again() {
+    // With a tokenizer of the gateway's own, nothing that is asked for after the restart fails.
+    let folder = Folder::new("read-again");
+    let options = with(rarely_probed(), json!({"tokenizer_path": folder.0}));
+    let rig = Rig::unready([worker()], &options).await;
+    rig.engines[0].set_server_info_delay(Duration::from_secs(1));
+    restart_amid_reading(&rig, 1, "second").await;
+    rig.until_ready(1).await;
+    // Not for a moment with what the first process told.
+    assert_eq!(rig.get("/v1/models").await.body_json()["data"][0]["id"], "second");
+    // The same while it is in service and was doubted already.
+    let num_reads = rig.engines[0].counts().server_info;
+    rig.engines[0].drop_connections();
+    restart_amid_reading(&rig, num_reads + 1, "third").await;
+    until_model(&rig, "third").await;
+    rig.until_ready(1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_restarts_between_two_probes_is_read_again() {
+    let rig = Rig::with_options([worker()], &rarely_probed()).await;
+    rig.engines[0].set_card(card("other"));
+    rig.engines[0].drop_connections();
+    until_model(&rig, "other").await;
+}
+
+/// Prompt tokens that the gateway believed to be cached on workers, of all requests so far.
+async fn predicted(rig: &Rig) -> u64 {
+    let metrics = rig.get("/metrics").await;
+    let value = metrics
+        .text()
+        .lines()
+        .find(|line| line.starts_with("smg_cache_predicted_tokens_total{"))
+        .and_then(|line| line.rsplit_once(' '));
+    value.unwrap().1.parse().unwrap()
+}
+
+/// Whether the gateway believes that the worker holds a prompt that it was sent before.
+async fn is_remembered(rig: &Rig) -> bool {
+    let before = predicted(rig).await;
+    assert_eq!(rig.post(CHAT, &chat(LONG)).await.status, 200);
+    predicted(rig).await > before
+}
+
+/// More than a page of tokens.
+const LONG: &str = "these words are more than a page of tokens, which is what workers are remembered for";
+
+async fn with_a_prompt_sent(worker: smg_simulator::SimulatedEngineBuilder) -> Rig {
+    let rig = Rig::start([worker]).await;
+    assert_eq!(rig.post(CHAT, &chat(LONG)).await.status, 200);
+    assert!(is_remembered(&rig).await);
+    rig
+}
+
+async fn out_of_service(rig: &Rig) {
+    tokio::time::timeout(Duration::from_secs(120), rig.until_ready(0))
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_was_out_of_service_has_kept_its_cache() {
+    let reasons = [
+        HealthScript::NotReady("the scheduler says nothing".to_owned()),
+        HealthScript::Unhealthy("broken".to_owned()),
+        HealthScript::Silent,
+    ];
+    // Whether an engine tells its start or not: the connection holds.
+    for plays in [worker as fn() -> _, untold] {
+        for reason in reasons.clone() {
+            let rig = with_a_prompt_sent(plays()).await;
+            rig.engines[0].set_health(reason);
+            out_of_service(&rig).await;
+            rig.engines[0].set_health(HealthScript::Ready);
+            rig.until_ready(1).await;
+            assert!(is_remembered(&rig).await);
+        }
+    }
+}
+
+/// Does not tell when it started.
+fn untold() -> smg_simulator::SimulatedEngineBuilder {
+    smg_simulator::SimulatedEngine::builder()
+        .card(card(MODEL))
+        .tokenizer_files(&tokenizer::files())
+        .unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_was_cut_off_has_kept_its_cache_and_another_one_has_none() {
+    for restarts in [false, true] {
+        let mut rig = with_a_prompt_sent(worker()).await;
+        rig.kill(0).await;
+        out_of_service(&rig).await;
+        if restarts {
+            rig.restart(0);
+        } else {
+            rig.revive(0);
+        }
+        rig.until_ready(1).await;
+        assert_eq!(is_remembered(&rig).await, !restarts);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_an_engine_does_not_tell_its_start_a_broken_connection_stands_for_a_restart() {
+    let mut rig = with_a_prompt_sent(untold()).await;
+    rig.kill(0).await;
+    out_of_service(&rig).await;
+    rig.revive(0);
+    rig.until_ready(1).await;
+    assert!(!is_remembered(&rig).await);
 }
 
 #[tokio::test(start_paused = true)]

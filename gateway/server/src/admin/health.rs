@@ -114,11 +114,7 @@ async fn generate_one(fleet: &Fleet) -> Result<(), Failure> {
         .served()
         .ok_or_else(|| failed("no worker is ready".to_owned()))?;
     let tokens = [0];
-    let routable = Routable {
-        tokens: &tokens,
-        namespace: "health",
-        expected_output_tokens: 1,
-    };
+    let routable = Routable::new(&tokens, "health", 1);
     let chosen = fleet.choose(&served.model, &routable, &[])?;
     let spec = GenerateSpec {
         request_id: format!("HEALTH_CHECK_{}", Uuid::new_v4().simple()),

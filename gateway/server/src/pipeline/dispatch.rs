@@ -216,6 +216,7 @@ impl Leg {
         if std::mem::replace(&mut running.answered, true) {
             return;
         }
+        running.chosen.settle();
         let cached = match event {
             EngineEvent::Tokens(chunk) => chunk.cached_tokens,
             EngineEvent::Complete(completion) => completion.cached_tokens,

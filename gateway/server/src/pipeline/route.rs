@@ -46,8 +46,7 @@ pub fn choose(
     prompt: &PreparedPrompt,
     avoid: &[WorkerId],
 ) -> Result<Choice, Failure> {
-    let namespace = namespace(&prompt.spec);
-    match cx.fleet.choose(model, &routable(prompt, &namespace), avoid) {
+    match cx.fleet.choose(model, &routable(prompt), avoid) {
         Ok(chosen) => Ok(Choice::Made(count(cx, model, chosen))),
         Err(unchosen) if unchosen.awaits_trial() => Ok(Choice::AfterTrial),
         Err(unchosen) => Err(unchosen.into()),
@@ -62,8 +61,7 @@ pub async fn choose_in_turn(
     avoid: &[WorkerId],
     deadline: Option<Instant>,
 ) -> Result<Box<Chosen>, Failure> {
-    let namespace = namespace(&prompt.spec);
-    let routable = routable(prompt, &namespace);
+    let routable = routable(prompt);
     let chosen = cx.fleet.choose_in_turn(model, &routable, avoid, deadline).await?;
     Ok(count(cx, model, chosen))
 }
@@ -74,18 +72,15 @@ fn count(cx: &Context, model: &Arc<str>, chosen: Chosen) -> Box<Chosen> {
     Box::new(chosen)
 }
 
-fn routable<'a>(prompt: &'a PreparedPrompt, namespace: &'a str) -> Routable<'a> {
+fn routable(prompt: &PreparedPrompt) -> Routable {
     let spec = &prompt.spec;
     let expected = spec
         .sampling
         .max_new_tokens
         .unwrap_or(EXPECTED_OUTPUT_TOKENS)
         .min(EXPECTED_OUTPUT_TOKENS);
-    Routable {
-        tokens: &spec.input_ids,
-        namespace,
-        expected_output_tokens: (expected * spec.sampling.n) as usize,
-    }
+    let expected = (expected * spec.sampling.n) as usize;
+    Routable::new(&spec.input_ids, &namespace(spec), expected)
 }
 
 fn namespace(spec: &GenerateSpec) -> String {

@@ -5,7 +5,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context as TaskContext, Poll},
 };
@@ -20,6 +20,7 @@ use tokio::{
 #[derive(Default)]
 pub struct Alarm {
     rung: AtomicBool,
+    num_rings: AtomicU64,
     bell: Notify,
 }
 
@@ -38,6 +39,7 @@ struct AlarmedIo {
 
 impl Alarm {
     pub fn ring(&self) {
+        self.num_rings.fetch_add(1, Ordering::Relaxed);
         self.rung.store(true, Ordering::Relaxed);
         self.bell.notify_one();
     }
@@ -45,6 +47,11 @@ impl Alarm {
     /// Whether it rang since the last call.
     pub fn take(&self) -> bool {
         self.rung.swap(false, Ordering::Relaxed)
+    }
+
+    /// How often it rang so far.
+    pub fn num_rings(&self) -> u64 {
+        self.num_rings.load(Ordering::Relaxed)
     }
 
     /// Returns when it rings, or has rung since the last time.

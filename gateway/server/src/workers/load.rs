@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::SystemTime,
 };
 
@@ -39,6 +39,8 @@ pub(super) enum LoadError {
          give --tokenizer-path"
     )]
     NoTokenizer { refusal: String, folder: String },
+    #[error("a connection to the worker ended while it was asked what it serves; it is asked again")]
+    Broke,
     #[error("building the tokenizer failed: {0}")]
     Interrupted(#[from] tokio::task::JoinError),
 }
@@ -50,13 +52,15 @@ struct Source {
 }
 
 impl Fleet {
-    /// Asks a healthy worker what it serves, and keeps the answer.
+    /// Asks a healthy worker what it serves, and keeps the answer if one process gave all of it. Returns when that
+    /// process started, where it tells.
     pub(super) async fn load(
         &self,
         member: &Member,
         source: &TokenizerSource,
         tasks: &TaskTracker,
-    ) -> Result<(), LoadError> {
+    ) -> Result<Option<String>, LoadError> {
+        let num_rings = member.alarm.num_rings();
         member
             .progress
             .store(Arc::new("reading its model information".to_owned()));
@@ -76,6 +80,10 @@ impl Fleet {
         let files = source.read(member, &info, tasks).await?;
         let fingerprint = files.fingerprint;
         let tokenizer = self.tokenizer(files, tasks).await?;
+        if member.alarm.num_rings() != num_rings {
+            // The answers may be those of two processes.
+            return Err(LoadError::Broke);
+        }
         let since = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0, |age| age.as_secs());
@@ -92,11 +100,13 @@ impl Fleet {
             fingerprint,
         })));
         member.progress.store(Arc::new("ready".to_owned()));
-        member.stale.store(false, Ordering::Relaxed);
-        Ok(())
+        Ok(server
+            .get("start_time")
+            .and_then(Value::as_str)
+            .map(str::to_owned))
     }
 
-    /// The worker's options and state; empty where it does not tell, as nothing depends on them.
+    /// The worker's options and state; empty where it does not tell, as it can be used without.
     async fn server_info(&self, member: &Member) -> Map<String, Value> {
         match member.client.server_info().await {
             Ok(Value::Object(info)) => info,

@@ -28,7 +28,8 @@ pub struct Trials {
     places: Semaphore,
 }
 
-/// Wakes them when a request leaves its worker. Dropped after the request's guard, which holds the outcome.
+/// Wakes them when the request of a trial leaves its worker: no other changes what they wait for. Dropped after the
+/// request's guard, which holds the outcome.
 pub struct WakeOnDrop(pub Arc<Trials>);
 
 /// Why no worker was chosen.
@@ -115,7 +116,7 @@ impl Fleet {
     pub async fn choose_in_turn(
         &self,
         model: &str,
-        prompt: &Routable<'_>,
+        prompt: &Routable,
         avoid: &[WorkerId],
         deadline: Option<Instant>,
     ) -> Result<Chosen, Failure> {
@@ -145,5 +146,113 @@ impl Fleet {
                 () = tokio::time::sleep_until(end) => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::FutureExt;
+    use smg_engine_client::{Address, EngineClient};
+    use smg_routing::{
+        BreakerParams, Candidate, Outcome, Policy, PrefixIndex, Probe, RouteRequest, WorkerInfo,
+        WorkerParams, WorkerSet,
+    };
+    use smg_simulator::MemoryNetwork;
+    use tokio_util::task::TaskTracker;
+
+    use super::*;
+    use crate::workers::Alarm;
+
+    const MODEL: &str = "demo";
+    const OPEN: Duration = Duration::from_secs(60);
+
+    /// The first worker, and how often somebody asked for one.
+    struct First(Arc<AtomicUsize>);
+
+    impl Policy for First {
+        fn name(&self) -> &'static str {
+            "first"
+        }
+
+        fn choose(&self, _: &RouteRequest, candidates: &[Candidate], _: &mut dyn rand::Rng) -> Option<usize> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            (!candidates.is_empty()).then_some(0)
+        }
+    }
+
+    fn choose(fleet: &Fleet) -> Chosen {
+        let chosen = fleet.choose(MODEL, &Routable::new(&[1; 64], "", 1), &[]);
+        chosen.unwrap_or_else(|unchosen| panic!("{unchosen:?}"))
+    }
+
+    /// One worker that opens its breaker at the first failure.
+    fn fleet(asked: &Arc<AtomicUsize>) -> Fleet {
+        let params = WorkerParams {
+            breaker: BreakerParams {
+                failure_threshold: 1,
+                success_threshold: 2,
+                timeout: OPEN,
+                ..BreakerParams::default()
+            },
+            ..WorkerParams::default()
+        };
+        let policy = Box::new(First(asked.clone()));
+        let fleet = Fleet::new(WorkerSet::new(params), policy, PrefixIndex::new(100));
+        let address = Address::Unix("/run/worker.sock".into());
+        let client = EngineClient::new(address, Arc::new(MemoryNetwork::new()), TaskTracker::new());
+        let member = fleet
+            .add("unix:///run/worker.sock", client, Arc::<Alarm>::default())
+            .unwrap();
+        member.worker.set_info(WorkerInfo {
+            model: Some(MODEL.to_owned()),
+            ..WorkerInfo::default()
+        });
+        member.worker.observe(Probe::Healthy);
+        fleet
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_who_wait_are_woken_by_trials_alone() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let fleet = fleet(&asked);
+        let ordinary: Vec<Chosen> = (0..10).map(|_| choose(&fleet)).collect();
+        choose(&fleet)
+            .guard
+            .record(Outcome::ServerError, Instant::now().into_std());
+        tokio::time::sleep(OPEN).await;
+        let mut trial = choose(&fleet);
+
+        let prompt = Routable::new(&[2; 64], "", 1);
+        let mut waiting = pin!(fleet.choose_in_turn(MODEL, &prompt, &[], None));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        let before = asked.load(Ordering::Relaxed);
+        for mut left in ordinary {
+            left.settle();
+            left.guard.record(Outcome::Answered, Instant::now().into_std());
+            drop(left);
+            assert!(waiting.as_mut().now_or_never().is_none());
+        }
+        assert_eq!(asked.load(Ordering::Relaxed), before);
+
+        trial.settle();
+        let next = waiting
+            .as_mut()
+            .now_or_never()
+            .expect("room for the next trial")
+            .unwrap();
+        assert_eq!(asked.load(Ordering::Relaxed), before + 1);
+
+        // A trial that is left without outcome makes room too.
+        let mut waiting = pin!(fleet.choose_in_turn(MODEL, &prompt, &[], None));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(next);
+        assert!(
+            waiting
+                .as_mut()
+                .now_or_never()
+                .is_some_and(|chosen| chosen.is_ok())
+        );
     }
 }

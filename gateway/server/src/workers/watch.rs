@@ -1,9 +1,6 @@
 //! One task per worker: probes it, learns what it serves, and keeps its state true.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use smg_engine_client::{EngineError, Health, StatusClass};
 use smg_routing::{Probe, WorkerState};
@@ -42,11 +39,31 @@ pub(crate) struct Watch {
     pub source: TokenizerSource,
     pub telemetry: Telemetry,
     pub tasks: TaskTracker,
+    pub knowledge: Knowledge,
+}
+
+/// How far what was read of a worker can be relied on. Only its task writes this; others ring the alarm.
+#[derive(Default)]
+pub(crate) struct Knowledge {
+    /// When the process that it is about started, where that tells.
+    start_time: Option<String>,
+    doubts: Doubts,
+}
+
+/// What happened since it was read. Taken before the next reading begins, and put back if that fails.
+#[derive(Clone, Copy, Default)]
+struct Doubts {
+    /// The worker may serve something else by now: it is read again at the next good probe.
+    is_stale: bool,
+    /// A connection to it ended: another process may answer now.
+    broke: bool,
+    /// A probe found nobody at its address.
+    was_gone: bool,
 }
 
 impl Watch {
     /// Runs until `stop` fires.
-    pub async fn run(self, stop: CancellationToken) {
+    pub async fn run(mut self, stop: CancellationToken) {
         let started = Instant::now();
         let mut is_late = false;
         while let Some(mut wait) = stop.run_until_cancelled(self.look()).await {
@@ -73,7 +90,7 @@ impl Watch {
     }
 
     /// One probe and what follows from it. Returns the time to the next; `None`: only when asked.
-    async fn look(&self) -> Option<Duration> {
+    async fn look(&mut self) -> Option<Duration> {
         let (probe, words) = self.probe().await;
         self.telemetry.health_check(probe == Probe::Healthy);
         let probe = match probe {
@@ -89,7 +106,7 @@ impl Watch {
             self.fleet.trials.wake();
         }
         if worker.state() != WorkerState::Ready {
-            self.member.stale.store(true, Ordering::Relaxed);
+            self.knowledge.doubts.is_stale = true;
         }
         match (worker.state(), probe) {
             (WorkerState::Ready, Probe::Healthy) => self.times.interval,
@@ -102,7 +119,7 @@ impl Watch {
         }
     }
 
-    async fn probe(&self) -> (Probe, String) {
+    async fn probe(&mut self) -> (Probe, String) {
         let mut broke = self.member.alarm.take();
         let mut answer = self.ask().await;
         if matches!(answer, Ok(Err(EngineError::Disconnected { .. }))) {
@@ -110,6 +127,9 @@ impl Watch {
             broke = true;
             answer = self.ask().await;
         }
+        let doubts = &mut self.knowledge.doubts;
+        doubts.is_stale |= broke;
+        doubts.broke |= broke;
         let failed = if broke { Probe::Gone } else { Probe::Failed };
         match answer {
             Ok(Ok(health)) if health.healthy => (Probe::Healthy, "ready".to_owned()),
@@ -120,8 +140,11 @@ impl Watch {
                 if !is_broken(&error) {
                     return (Probe::Failed, error.message());
                 }
-                self.member.stale.store(true, Ordering::Relaxed);
-                self.member.gone.store(true, Ordering::Relaxed);
+                *doubts = Doubts {
+                    is_stale: true,
+                    broke: true,
+                    was_gone: true,
+                };
                 (failed, error.message())
             }
             Err(_) => (
@@ -144,25 +167,31 @@ impl Watch {
     }
 
     fn must_load(&self) -> bool {
-        self.member.served().is_none() || self.member.stale.load(Ordering::Relaxed)
+        self.member.served().is_none() || self.knowledge.doubts.is_stale
     }
 
     /// Reads what the worker serves; a worker that cannot be read is not used.
-    async fn learn(&self) -> Probe {
-        let before = self.member.served();
+    async fn learn(&mut self) -> Probe {
+        let doubts = std::mem::take(&mut self.knowledge.doubts);
         match self.fleet.load(&self.member, &self.source, &self.tasks).await {
-            Ok(()) => {
-                if before.is_some() {
-                    // A restart emptied its cache.
+            Ok(start_time) => {
+                let is_other = self.knowledge.is_other_process(start_time);
+                if is_other.unwrap_or(doubts.broke) {
+                    // Its cache is empty.
                     self.fleet.prefixes.remove_worker(self.member.worker.id());
                 }
-                if self.member.gone.swap(false, Ordering::Relaxed) {
+                if is_other == Some(true) || doubts.was_gone {
+                    // Failures until then say nothing about who answers now.
                     self.member.worker.restarted();
                     self.fleet.trials.wake();
                 }
                 Probe::Healthy
             }
             Err(error) => {
+                self.knowledge.doubts = Doubts {
+                    is_stale: true,
+                    ..doubts
+                };
                 tracing::warn!(worker = self.member.worker.url(), %error, "worker cannot be used yet");
                 self.member.progress.store(Arc::new(error.to_string()));
                 Probe::Failed
@@ -195,6 +224,18 @@ impl Watch {
                 tracing::warn!(worker = url, state = state.name(), reason = %progress, "worker left service")
             }
         }
+    }
+}
+
+// === impl Knowledge ===
+
+impl Knowledge {
+    /// Whether the process that was just read, which started then, is another one than before; `None` where it or
+    /// the one before does not tell.
+    fn is_other_process(&mut self, start_time: Option<String>) -> Option<bool> {
+        let now = start_time?;
+        let before = self.start_time.replace(now.clone());
+        before.map(|before| before != now)
     }
 }
 

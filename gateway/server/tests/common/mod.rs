@@ -51,10 +51,14 @@ pub fn card(model: &str) -> GetModelInfoResponse {
     }
 }
 
+/// When the first process of a worker started, in seconds since the epoch.
+pub const FIRST_START: i64 = 1_700_000_000;
+
 /// A ready worker that serves [`MODEL`] with the byte tokenizer.
 pub fn worker() -> SimulatedEngineBuilder {
     SimulatedEngine::builder()
         .card(card(MODEL))
+        .start_time(FIRST_START)
         .tokenizer_files(&tokenizer::files())
         .unwrap()
 }
@@ -152,9 +156,15 @@ impl Rig {
         server.tasks.wait().await;
     }
 
-    /// A process answers at the worker's address again.
+    /// The process that was cut off answers at the worker's address again.
     pub fn revive(&mut self, worker: usize) {
         self.servers[worker] = self.serve(worker);
+    }
+
+    /// Another process answers at the worker's address.
+    pub fn restart(&mut self, worker: usize) {
+        self.engines[worker].set_start_time(FIRST_START + 1);
+        self.revive(worker);
     }
 
     /// Virtual time passes until so many workers are ready.
