@@ -24,6 +24,7 @@ from tests.e2e.processes import Server, call
 CLIENTS = 64
 SLOPE_LIMIT = 1024.0  # bytes a request
 SAMPLES = 40
+POOL = 4096  # tokens
 GUARD = 300.0
 KINDS = [("whole", 5), ("stream", 4), ("leave", 3), ("sampled", 2)]
 
@@ -100,6 +101,21 @@ def _check(out: Outcome, number: int, got: object, want: list[int]) -> None:
             out.wrong.append(f"request {number}: {str(got)[:120]} instead of {want}")
 
 
+def use_whole_pool(server: Server) -> None:
+    """A slot takes memory from its first use on, which is no loss later."""
+    body = {"input_ids": [7] * POOL, "sampling_params": {"max_new_tokens": 1}}
+    status, reply, _ = call(f"{server.url}/generate", body)
+    assert status == 200, reply
+
+
+def settled_bytes(server: Server) -> int:
+    """Anonymous memory once nothing runs and every cache is empty: what differs is lost."""
+    _await_idle(server)
+    status, reply, _ = call(f"{server.url}/flush_cache", method="POST", raw=b"")
+    assert status == 200, reply
+    return anonymous_bytes(server)
+
+
 def anonymous_bytes(server: Server) -> int:
     """Private anonymous memory of the worker's processes."""
     main = psutil.Process(server.process.pid)
@@ -121,7 +137,9 @@ def run(server: Server, requests: int) -> Outcome:
         for first in range(0, requests, step):
             numbers = range(first, min(first + step, requests))
             list(pool.map(lambda n: one(server, n, made, want, out), numbers))
-            out.samples.append((out.done, anonymous_bytes(server)))
+            out.samples.append((out.done, settled_bytes(server)))
+            print(f"\r{out.done} of {requests}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
     _await_idle(server)
     info = call(f"{server.url}/server_info")[1]
     held = info["internal_states"][0]["num_used_tokens"]
@@ -151,8 +169,11 @@ def main() -> int:
     requests = parser.parse_args().requests
     with (
         tempfile.TemporaryDirectory() as scratch,
-        processes.front_door(Path(scratch), "--dtype", "float32") as server,
+        processes.front_door(
+            Path(scratch), "--dtype", "float32", "--max-total-tokens", str(POOL)
+        ) as server,
     ):
+        use_whole_pool(server)
         out = run(server, requests)
     slope = out.slope()
     print(f"requests      {out.done}, {out.left} of them left early, {len(out.wrong)} wrong")

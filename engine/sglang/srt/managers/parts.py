@@ -41,4 +41,5 @@ class SchedulerParts:
     limits: Limits
     make_stop_text: StopTextFactory
     grammar_backend: BaseGrammarBackend | None = None  # None: constraints are refused
+    release_caches: Callable[[], None] = lambda: None  # what the model keeps only for speed
     clock: Callable[[], float] = time.monotonic  # of deadlines and throughput, in seconds

@@ -118,6 +118,7 @@ def parts_of(
         limits=limits_of(target, has_grammar_backend=grammar_backend is not None),
         make_stop_text=stop_text_factory(tokenizer_folder(server_args)),
         grammar_backend=grammar_backend,
+        release_caches=target.release_caches,
     )
 
 

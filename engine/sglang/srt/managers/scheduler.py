@@ -67,6 +67,7 @@ class Scheduler:
         self.gpu_id = gpu_id
         self.inbox, self.outbox, self.worker = parts.inbox, parts.outbox, parts.worker
         self.memory, self.limits, self._clock = memory, parts.limits, parts.clock
+        self._release_caches = parts.release_caches
         self.ratio = NewTokenRatio(config.schedule_conservativeness)
         self.waiting = WaitingQueue(config.max_queued_requests)
         self.prefill = PrefillPlanner(
@@ -192,7 +193,7 @@ class Scheduler:
         self.stopped = True
 
     def flush_cache(self, args: Mapping[str, object]) -> dict[str, object]:
-        """Forgets every cached prefix, unless a request runs or waits."""
+        """Forgets every cached prefix and grammar, unless a request runs or waits."""
         if self.live:
             message = (
                 f"The cache was not flushed: {self.live.num_running} requests run and "
@@ -201,6 +202,7 @@ class Scheduler:
             return {"success": False, "message": message}
         self.memory.clear()
         self.grammar_manager.clear()
+        self._release_caches()
         return {"success": True, "message": "The cache is flushed."}
 
     def loads(self, args: Mapping[str, object]) -> dict[str, object]:

@@ -47,6 +47,10 @@ class TpModelWorker:
         logits_output = self.runner.forward(forward_batch)
         return self.runner.sample(logits_output, batch.reqs, forward_batch)
 
+    def release_caches(self) -> None:
+        """Gives back what is kept between steps only for speed."""
+        self.runner.release_caches()
+
     def _build_memory(self) -> Memory:
         sizes = PoolSizes(
             num_tokens=self.cache_config.max_total_tokens,

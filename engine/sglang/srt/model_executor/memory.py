@@ -1,5 +1,6 @@
 """How many tokens of KV fit into the memory that is left."""
 
+import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +74,14 @@ def available_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return min(int(psutil.virtual_memory().available), _container_bytes())
+
+
+def return_free_memory(device: torch.device) -> None:
+    """To the system, or to the device's other users: what was freed but is kept for reuse."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:  # glibc has it
+        trim(0)
 
 
 def _container_bytes() -> int:

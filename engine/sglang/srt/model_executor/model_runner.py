@@ -13,7 +13,12 @@ from sglang.srt.layers.attention.attention_registry import create_attention_back
 from sglang.srt.layers.logits_processor import LogitsOutput
 from sglang.srt.mem_cache.memory_pool import KVDims, MHATokenToKVPool, ReqToTokenPool
 from sglang.srt.model_executor.dtype import resolve_dtype
-from sglang.srt.model_executor.memory import MemoryPlan, MemoryWishes, plan_memory
+from sglang.srt.model_executor.memory import (
+    MemoryPlan,
+    MemoryWishes,
+    plan_memory,
+    return_free_memory,
+)
 from sglang.srt.model_loader.loader import ProgressCallback, load_model, weight_bytes
 from sglang.srt.sampling.logprobs import prompt_logprobs
 from sglang.srt.sampling.sampler import Sampler
@@ -84,6 +89,11 @@ class ModelRunner:
         """Called once, before the first `forward`."""
         self.req_to_token_pool = req_to_token_pool
         self.token_to_kv_pool = token_to_kv_pool
+
+    def release_caches(self) -> None:
+        """Between passes: gives back what is kept only for speed, and free memory to the system."""
+        self.attn_backend.release()
+        return_free_memory(self.device)
 
     @torch.inference_mode()
     def forward(self, forward_batch: ForwardBatch) -> LogitsOutput:

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sglang.srt.layers.blocked_weight import BlockedWeight
+from sglang.srt.layers.blocked_weight import BlockedWeight, rows_computed
 from sglang.srt.layers.linear import Linear, MergedLinear
 from sglang.srt.layers.vocab_embedding import LMHead, VocabEmbedding
 
@@ -49,10 +49,19 @@ def test_a_row_s_result_does_not_depend_on_its_neighbours(
     torch.manual_seed(1)
     layer = Linear(in_features, out_features).to(dtype)
     filled(layer)
-    x = torch.randn(70, in_features, dtype=dtype)
+    x = torch.randn(600, in_features, dtype=dtype)
     together = layer(x)
-    for num_tokens in (1, 2, 3, 8, 33, 64):
+    for num_tokens in (1, 2, 3, 8, 33, 64, 100, 511):
         assert torch.equal(layer(x[:num_tokens]), together[:num_tokens])
+
+
+def test_products_are_compiled_for_few_numbers_of_rows() -> None:
+    sizes = [rows_computed(num_tokens) for num_tokens in range(1, 4097)]
+    assert all(size >= num_tokens for num_tokens, size in enumerate(sizes, start=1))
+    assert all(size <= 1.5 * num_tokens + 7 for num_tokens, size in enumerate(sizes, start=1))
+    assert len(set(sizes[:512])) == 24
+    assert len(set(sizes)) == 24 + 28
+    assert min(sizes) == 2
 
 
 def test_columns_of_a_wider_tensor_are_taken_as_they_are() -> None:

@@ -51,6 +51,9 @@ class AttentionBackend(ABC):
         Writes k and v to `out_cache_loc` first if `save_kv_cache`. Shapes as in `RadixAttention`.
         """
 
+    def release(self) -> None:
+        """Called between passes: gives back what is kept from pass to pass only for speed."""
+
     def forward(
         self,
         q: torch.Tensor,

@@ -31,6 +31,12 @@ class GatheredKV:
     def invalidate(self) -> None:
         self._lengths = []
 
+    def release(self) -> None:
+        """Gives back the copies."""
+        self.invalidate()
+        self._copies.clear()
+        self._filled.clear()
+
     def begin(self, batch: ForwardBatch, slots: torch.Tensor) -> None:
         """Called before the layers of a pass. `slots` has 0 where a request has no token yet."""
         # slots: [batch_size, longest]

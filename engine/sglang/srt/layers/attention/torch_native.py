@@ -81,6 +81,9 @@ class TorchNativeAttnBackend(AttentionBackend):
         else:
             self._gathered.invalidate()
 
+    def release(self) -> None:
+        self._gathered.release()
+
     def forward_decode(
         self,
         q: torch.Tensor,
