@@ -222,6 +222,8 @@ class ServerArgs:
 
     def __post_init__(self) -> None:
         """Fills the defaults that depend on other values, and what the model overrides."""
+        if self.host.startswith("[") and self.host.endswith("]"):
+            self.host = self.host[1:-1]  # `[::1]`, as URLs have it
         self.device = self.device or "cpu"
         self.attention_backend = self.attention_backend or default_attention_backend(self.device)
         self.tokenizer_path = self.tokenizer_path or self.model_path

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from sglang_router import local_net
 from sglang_router.launch_server import StopSignal, main, split_router_flags
 from tests.unit.sglang_router.stage import Actor, Stage, free_port
 
@@ -199,3 +200,8 @@ def test_without_the_engine_it_says_what_to_install(
     monkeypatch.setattr(StopSignal, "listen", lambda self: None)
     assert main(["--model-path", "demo"]) == 1
     assert "the package sglang, which has the engine, is not installed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_an_ipv6_host_is_asked_with_and_without_brackets(host: str) -> None:
+    assert local_net.Http(host, 7, None).url == "http://[::1]:7"

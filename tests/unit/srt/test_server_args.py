@@ -324,3 +324,8 @@ def test_endpoints_are_in_the_folder() -> None:
     ports = PortArgs.in_folder("/x")
     assert ports.scheduler_input_ipc_name != ports.scheduler_output_ipc_name
     assert ports.scheduler_input_ipc_name.startswith("ipc:///x/")
+
+
+def test_an_ipv6_host_may_have_the_brackets_of_a_url() -> None:
+    assert parse("--host", "[::1]").host == "::1"
+    assert parse("--host", "::1").host == "::1"

@@ -15,8 +15,14 @@ class PortError(Exception):
     """An address cannot be listened on. The text is one sentence for the user."""
 
 
+def bare_host(host: str) -> str:
+    """`[::1]`, as URLs have it, is `::1`."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
 def require_free_port(host: str, port: int) -> None:
     """Raises unless `host`:`port` can be listened on now."""
+    host = bare_host(host)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -67,6 +73,7 @@ class Http:
     """GET requests to one server on this machine, never through a proxy."""
 
     def __init__(self, host: str, port: int, api_key: str | None) -> None:
+        host = bare_host(host)
         self._host = ANY_ADDRESS.get(host, host)
         self._port = port
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}

@@ -51,7 +51,7 @@ class AttentionBackend(ABC):
         Writes k and v to `out_cache_loc` first if `save_kv_cache`. Shapes as in `RadixAttention`.
         """
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027 (most backends keep nothing)
         """Called between passes: gives back what is kept from pass to pass only for speed."""
 
     def forward(
