@@ -101,11 +101,12 @@ def _check(out: Outcome, number: int, got: object, want: list[int]) -> None:
             out.wrong.append(f"request {number}: {str(got)[:120]} instead of {want}")
 
 
-def use_whole_pool(server: Server) -> None:
-    """A slot takes memory from its first use on, which is no loss later."""
-    body = {"input_ids": [7] * POOL, "sampling_params": {"max_new_tokens": 1}}
-    status, reply, _ = call(f"{server.url}/generate", body)
-    assert status == 200, reply
+def warm_up(server: Server) -> None:
+    """What takes memory once is no loss later: every slot, and products of every number of rows."""
+    for length in [*range(2, 64, 8), *range(64, 513, 32), POOL]:
+        body = {"input_ids": [length] * length, "sampling_params": {"max_new_tokens": 1}}
+        status, reply, _ = call(f"{server.url}/generate", body)
+        assert status == 200, reply
 
 
 def settled_bytes(server: Server) -> int:
@@ -173,7 +174,7 @@ def main() -> int:
             Path(scratch), "--dtype", "float32", "--max-total-tokens", str(POOL)
         ) as server,
     ):
-        use_whole_pool(server)
+        warm_up(server)
         out = run(server, requests)
     slope = out.slope()
     print(f"requests      {out.done}, {out.left} of them left early, {len(out.wrong)} wrong")
