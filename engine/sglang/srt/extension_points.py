@@ -19,7 +19,10 @@ RADIX_CACHE_BACKENDS: Registry[Callable[..., Any]] = Registry("radix cache backe
 
 # factory() -> EvictionStrategy
 EVICTION_POLICIES: Registry[Callable[..., Any]] = Registry("eviction policy")
-EVICTION_POLICIES.register_lazy("lru", "sglang.srt.mem_cache.evict_policy:LRUStrategy")
+for _name in ("LRU", "LFU", "FIFO", "MRU", "FILO", "Priority", "SLRU"):
+    EVICTION_POLICIES.register_lazy(
+        _name.lower(), f"sglang.srt.mem_cache.evict_policy:{_name}Strategy"
+    )
 
 # factory(server_args, tokenizer, vocab_size, eos_token_ids) -> BaseGrammarBackend | None
 GRAMMAR_BACKENDS: Registry[Callable[..., Any]] = Registry("grammar backend")
@@ -29,6 +32,9 @@ GRAMMAR_BACKENDS.register_lazy("none", "sglang.srt.constrained.base_grammar_back
 SCHEDULE_POLICIES: Registry[Callable[..., Any]] = Registry("schedule policy")
 SCHEDULE_POLICIES.register_lazy("fcfs", "sglang.srt.managers.schedule_policy:arrival_order")
 SCHEDULE_POLICIES.register_lazy("lpm", "sglang.srt.managers.schedule_policy:longest_prefix_first")
+SCHEDULE_POLICIES.register_lazy("dfs-weight", "sglang.srt.managers.schedule_policy:busiest_branch")
+SCHEDULE_POLICIES.register_lazy("lof", "sglang.srt.managers.schedule_policy:longest_output_first")
+SCHEDULE_POLICIES.register_lazy("random", "sglang.srt.managers.schedule_policy:random_order")
 
 # CustomSpecAlgo by name in upper case; the built-in names are members of SpeculativeAlgorithm
 SPECULATIVE_ALGORITHMS: Registry[Any] = Registry("speculative algorithm")

@@ -191,7 +191,8 @@ class ServerArgs:
         str,
         SCHEDULING,
         Choices(lambda: SCHEDULE_POLICIES),
-        "Order of waiting requests: by arrival, or longest cached prefix first.",
+        "Order of waiting requests: fcfs by arrival, lof by the longest allowed answer, lpm and "
+        "dfs-weight by what is cached.",
     ] = "fcfs"
     schedule_conservativeness: A[
         float, SCHEDULING, Bound(gt=0, le=100), "Above 1 admits fewer requests and retracts less."

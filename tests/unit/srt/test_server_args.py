@@ -81,7 +81,7 @@ def test_default_chunk_is_whole_pages() -> None:
         (["--mem-fraction-static", "1.5"], ("--mem-fraction-static", "<= 1", "1.5")),
         (["--device", "tpu"], ("--device", "cpu", "cuda", "tpu")),
         (["--dtype", "int8"], ("--dtype", "bfloat16", "int8")),
-        (["--schedule-policy", "lof"], ("--schedule-policy", "lpm", "lof")),
+        (["--schedule-policy", "sjf"], ("--schedule-policy", "lpm", "sjf")),
         (["--attention-backend", "nope"], ("--attention-backend", "torch_native", "nope")),
         (["--chunked-prefill-size", "10", "--page-size", "4"], ("multiple of --page-size", "10")),
         (["--chunked-prefill-size", "0"], ("--chunked-prefill-size", "-1", "0")),

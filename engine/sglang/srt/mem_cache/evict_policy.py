@@ -29,6 +29,51 @@ class LRUStrategy(EvictionStrategy):
         return node.last_access_time
 
 
+class LFUStrategy(EvictionStrategy):
+    """The one that was found least often; among equals the one not used for longest."""
+
+    def get_priority(self, node: "TreeNode") -> tuple[int, float]:
+        return node.hit_count, node.last_access_time
+
+
+class FIFOStrategy(EvictionStrategy):
+    """The oldest."""
+
+    def get_priority(self, node: "TreeNode") -> float:
+        return node.creation_time
+
+
+class MRUStrategy(EvictionStrategy):
+    """The one that was used last: good where everything is read in turns that do not fit."""
+
+    def get_priority(self, node: "TreeNode") -> float:
+        return -node.last_access_time
+
+
+class FILOStrategy(EvictionStrategy):
+    """The youngest."""
+
+    def get_priority(self, node: "TreeNode") -> float:
+        return -node.creation_time
+
+
+class PriorityStrategy(EvictionStrategy):
+    """The one that only the least urgent requests have used; among equals as LRU."""
+
+    def get_priority(self, node: "TreeNode") -> tuple[int, float]:
+        return node.priority, node.last_access_time
+
+
+class SLRUStrategy(EvictionStrategy):
+    """LRU in two segments: what was found often enough goes only when nothing else is left."""
+
+    def __init__(self, protected_threshold: int = 2) -> None:
+        self.protected_threshold = protected_threshold  # hits
+
+    def get_priority(self, node: "TreeNode") -> tuple[bool, float]:
+        return node.hit_count >= self.protected_threshold, node.last_access_time
+
+
 def get_eviction_strategy(name: str) -> EvictionStrategy:
     policy = EVICTION_POLICIES.get(name.lower(), None)
     if policy is None:

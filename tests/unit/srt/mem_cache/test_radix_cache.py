@@ -217,6 +217,43 @@ def test_evict_takes_the_least_recently_used_leaf_first() -> None:
     assert tree.counters.num_evicted_tokens == 6
 
 
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [
+        ("lru", [3, 5, 7, 1]),
+        ("mru", [1, 7, 5, 3]),
+        ("fifo", [1, 3, 5, 7]),
+        ("filo", [7, 5, 3, 1]),
+        ("lfu", [3, 5, 7, 1]),
+        ("slru", [3, 5, 7, 1]),
+        ("priority", [5, 7, 1, 3]),
+    ],
+)
+def test_each_policy_has_its_order(policy: str, order: list[int]) -> None:
+    pool = Pool()
+    tree = clocked(pool, policy)
+    for first, priority in ((1, 3), (3, 9), (5, 0), (7, 0)):
+        ids = [first, first + 1]
+        tree.insert(InsertParams(key=RadixKey(ids), value=torch.tensor(ids), priority=priority))
+    for _ in range(2):  # two hits, and the last use
+        insert(tree, [1, 2])
+    freed = []
+    for _ in order:
+        pool.freed.clear()
+        assert tree.evict(EvictParams(1)).num_tokens_evicted == 2
+        freed.append(pool.freed[0])
+    assert freed == order
+
+
+def test_slru_lets_what_was_found_often_outlive_what_was_used_later() -> None:
+    pool = Pool()
+    tree = clocked(pool, "slru")
+    for ids in ([1, 2], [3, 4], [1, 2], [1, 2], [3, 4], [5, 6]):
+        insert(tree, ids)
+    assert tree.evict(EvictParams(4)).num_tokens_evicted == 4
+    assert pool.freed == [3, 4, 5, 6]
+
+
 def test_evict_goes_up_when_the_last_child_is_gone() -> None:
     pool = Pool()
     tree = clocked(pool)
