@@ -186,6 +186,7 @@ class Engine:
         **schedule: object,
     ) -> None:
         self.now = 0.0
+        self.num_releases = 0
         config = ScheduleConfig(**{"max_running_requests": 64, **schedule})  # type: ignore[arg-type]
         table = ReqToTokenPool(config.max_running_requests, context, "cpu")
         allocator = BaseTokenToKVPoolAllocator(pool, page_size, torch.float32, "cpu", None)
@@ -207,10 +208,14 @@ class Engine:
                     context, allocator.size, VOCAB, frozenset([EOS]), grammar_backend is not None
                 ),
                 grammar_backend=grammar_backend,
+                release_caches=self._count_release,
                 make_stop_text=WordStops,
                 clock=lambda: self.now,
             )
         )
+
+    def _count_release(self) -> None:
+        self.num_releases += 1
 
     def send(self, *inputs: SchedulerInput) -> None:
         self.scheduler.process_input_requests(inputs)

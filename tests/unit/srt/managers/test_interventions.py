@@ -121,7 +121,9 @@ def test_flush_is_refused_while_busy_and_then_forgets() -> None:
     engine.step()
     engine.send(ControlInput(id=1, name="flush_cache"))
     engine.run()
+    assert engine.num_releases == 0
     engine.send(ControlInput(id=2, name="flush_cache"))
+    assert engine.num_releases == 1
     assert [answer.result["success"] for answer in engine.controls()] == [False, True]
     assert engine.ask(prompt, 5).last.cached_tokens == 0
 

@@ -64,6 +64,9 @@ class Worker(HashModel):
         )
         super().__init__(self.memory.req_to_token_pool, 513)
 
+    def release_caches(self) -> None:
+        """Keeps nothing."""
+
 
 class Launcher:
     """The other end of both sockets; the process is a thread here."""
