@@ -1,6 +1,7 @@
 """The command `sglang`: finds the subcommand and gives it the rest of the line."""
 
 import difflib
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -51,7 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f"did you mean {nearest[0]}?" if nearest else f"commands are {', '.join(COMMANDS)}"
         print(f"sglang: unknown command {name!r}; {hint}", file=sys.stderr)
         return USAGE_ERROR
-    return COMMANDS[name][1](rest)
+    try:
+        return COMMANDS[name][1](rest)
+    except BrokenPipeError:  # whoever read our output has enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 if __name__ == "__main__":

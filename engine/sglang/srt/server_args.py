@@ -231,19 +231,20 @@ class ServerArgs:
         self.served_model_name = self.served_model_name or self.model_path
         if self.random_seed is None:
             self.random_seed = random.randrange(1 << 30)
-        self._chunk_is_default = self.chunked_prefill_size is None
+        self._derived_chunk: int | None = None
         apply_speculative_algorithm(self)
         if self.model_path not in PLACEHOLDERS and Path(self.model_path).expanduser().exists():
             _apply_model_overrides(self)
         self._fill_default_chunk()
 
     def _fill_default_chunk(self) -> None:
-        """Whole pages; again when the size of a page has changed."""
-        if self._chunk_is_default:
+        """Whole pages; again when the size of a page has changed. Whoever else set it is obeyed."""
+        if self.chunked_prefill_size == self._derived_chunk:
             on_cpu = self.device == "cpu"
             wanted = CPU_CHUNKED_PREFILL_SIZE if on_cpu else DEFAULT_CHUNKED_PREFILL_SIZE
             page_size = max(self.page_size, 1)
-            self.chunked_prefill_size = max(wanted // page_size, 1) * page_size
+            self._derived_chunk = max(wanted // page_size, 1) * page_size
+            self.chunked_prefill_size = self._derived_chunk
 
     def check_server_args(self) -> None:
         """Raises ValueError that names the option; afterwards the options are sealed."""

@@ -109,7 +109,8 @@ impl ApiError {
 
     /// 400: the documented answer to a body that is not declared as JSON.
     pub fn unsupported_media_type() -> Self {
-        let message = "Unsupported Media Type: Only 'application/json' is allowed";
+        let message = "Unsupported Media Type: Only 'application/json' is allowed. Send the header \
+             `content-type: application/json`";
         Self::new(StatusCode::BAD_REQUEST, "unsupported_media_type", message)
     }
 

@@ -183,7 +183,14 @@ async fn drain(cx: &Context, shutdown: &Shutdown, connections: &Connections, gra
     shutdown.drain.cancelled().await;
     // Readiness turns off first; the listener stays open to say so.
     cx.lifecycle.drain();
-    tracing::info!(running = cx.lifecycle.num_running(), ?grace, "draining");
+    let running = cx.lifecycle.num_running();
+    if running > 0 {
+        tracing::info!(
+            running,
+            ?grace,
+            "draining: running answers may end; a second signal ends at once"
+        );
+    }
     if tokio::time::timeout(grace, cx.lifecycle.finished())
         .await
         .is_err()

@@ -168,7 +168,8 @@ async fn openai_endpoints_want_json_by_name() {
         let error = answer.assert_error(400, "unsupported_media_type");
         assert_eq!(
             error["message"],
-            "Unsupported Media Type: Only 'application/json' is allowed"
+            "Unsupported Media Type: Only 'application/json' is allowed. Send the header \
+             `content-type: application/json`"
         );
     }
 }

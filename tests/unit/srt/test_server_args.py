@@ -329,3 +329,16 @@ def test_endpoints_are_in_the_folder() -> None:
 def test_an_ipv6_host_may_have_the_brackets_of_a_url() -> None:
     assert parse("--host", "[::1]").host == "::1"
     assert parse("--host", "::1").host == "::1"
+
+
+def test_a_chunk_that_a_hook_has_set_stays_when_the_model_is_found(tmp_path: Path) -> None:
+    args = ServerArgs(model_path="demo", page_size=16)
+    assert args.chunked_prefill_size == 512
+    args.chunked_prefill_size = 2048
+    assert with_model_path(args, str(tmp_path)).chunked_prefill_size == 2048
+
+
+def test_the_default_chunk_follows_the_size_of_a_page(tmp_path: Path) -> None:
+    args = ServerArgs(model_path="demo")
+    args.page_size = 48
+    assert with_model_path(args, str(tmp_path)).chunked_prefill_size == 480

@@ -214,10 +214,11 @@ class WorkerLife:
     async def _drain(self, limit: float) -> None:
         """The front door first: what it has accepted still reaches the worker."""
         deadline = time.monotonic() + limit
-        logger.info(
-            "Ending: %d requests have %g s to finish; a second signal ends at once.",
-            self._client.num_running, limit,
-        )  # fmt: skip
+        if self._client.num_running:
+            logger.info(
+                "Ending: running requests (%d) have %g s to finish; a second signal ends at once.",
+                self._client.num_running, limit,
+            )  # fmt: skip
         if self.door is not None:
             self.door.stop()
             # It has the same limit, and then tells its clients.

@@ -54,7 +54,7 @@ def check_ports(args: ServerArgs) -> None:
     if args.grpc_port is not None:
         ports["--grpc-port"] = args.grpc_port
     if args.grpc_mode:
-        ports["--port, plus 1 for health and metrics,"] = args.port + 1
+        ports["--port plus 1, for health and metrics"] = args.port + 1
     for flag, port in ports.items():
         family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as probe:

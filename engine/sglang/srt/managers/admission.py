@@ -77,9 +77,10 @@ def _check_pool(prompt_len: int, limits: Limits) -> None:
 def _check_constraint(params: SamplingParams, limits: Limits) -> None:
     if params.constraints and not limits.has_grammar_backend:
         raise Refused(
-            f"Structured output ({params.constraints[0]}) is not served here, the grammar backend "
-            "is 'none'. Send the request without response_format, json_schema, regex, ebnf and "
-            "structural_tag, or start the engine with --grammar-backend."
+            f"Structured output ({params.constraints[0]}) is not served here: the engine was "
+            "started without a grammar backend, which a plugin registers and --grammar-backend "
+            "names. Send the request without response_format, json_schema, regex, ebnf and "
+            "structural_tag."
         )
 
 
