@@ -1,6 +1,7 @@
 """A scheduler that is stopped, and what a worker that was killed leaves behind."""
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -42,6 +43,15 @@ def test_a_scheduler_that_stays_silent_ends_its_worker(tmp_path: Path) -> None:
         assert not scheduler.is_running()
 
 
+@pytest.fixture
+def hang_up_is_heard() -> Iterator[None]:
+    """Children inherit that SIGHUP is ignored, where `nohup` runs the tests."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hang_up_is_heard")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_every_ending_signal_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     scratch = tmp_path / "scratch"
