@@ -98,6 +98,23 @@ def test_what_the_backend_cannot_do_is_a_400(plugged: Server, params: dict, word
         assert all(word in reply["error"]["message"] for word in words)
 
 
+def test_a_long_refusal_harms_nobody(plugged: Server) -> None:
+    found: list = []
+    body = {"text": "count", "stream": True,
+            "sampling_params": {"max_new_tokens": 60, "ignore_eos": True}}  # fmt: skip
+    asking = threading.Thread(target=lambda: found.extend(events(f"{plugged.url}/generate", body)))
+    asking.start()
+    for length in (15_000, 100_000):
+        status, reply, _ = call(
+            f"{plugged.url}/generate", {**ASK, "sampling_params": {"ebnf": "y" * length}}
+        )
+        assert status == 400
+        assert len(reply["error"]["message"]) < 2000
+    asking.join(60)
+    assert found[-1] == "[DONE]"
+    assert found[-2]["meta_info"]["completion_tokens"] == 60
+
+
 def test_without_a_backend_the_request_is_refused_by_name(server: Server) -> None:
     status, reply, _ = call(f"{server.url}/generate", constrained(DIGITS))
     assert status == 400

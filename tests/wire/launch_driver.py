@@ -88,7 +88,7 @@ def run_scheduler_process(args: Any, ports: Any) -> None:
     played.send(LoadProgress(phase="loading weights", done_bytes=1, total_bytes=2))
     if args.weight_version == "broken":
         played.send(Failed(message="the weights lack a tensor"))
-        raise ValueError("the weights lack a tensor")
+        sys.exit(1)
     if args.weight_version == "bug":
         raise RuntimeError("a mistake of ours")
     played.send(ready_message(Path(args.model_path)))

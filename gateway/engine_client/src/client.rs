@@ -40,6 +40,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Silence after which the connection is pinged, and the time for the answer. A peer that is gone without a
 /// word is noticed after their sum. Pings more frequent than this are punished by servers with grpc's defaults.
+/// Bytes of the headers and trailers of one answer.
+const MAX_STATUS_BYTES: u32 = 4 << 20;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -285,6 +287,8 @@ fn channel(address: &Address, connector: Arc<dyn Connector>) -> Channel {
         .unwrap_or_else(|_| Endpoint::from_static("http://worker"));
     let endpoint = endpoint
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        // A status longer than this breaks the connection, and with it everybody's answers.
+        .http2_max_header_list_size(MAX_STATUS_BYTES)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true);
     let address = address.clone();

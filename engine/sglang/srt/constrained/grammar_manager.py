@@ -18,7 +18,7 @@ from sglang.srt.core.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
 POLL_INTERVAL = 0.005  # seconds that a look for compiled grammars may take when nothing else runs
-COMPILE_TIMEOUT = 60.0  # seconds of one compilation, without its wait for a thread
+COMPILE_TIMEOUT = 60.0  # seconds of one compilation, and of its wait for a thread before that
 MAX_COMPILING = 64  # constraints; more are refused until one is done
 KEY_TYPES = {"json_schema": "json"}  # a constraint's name in a request → in a key, if they differ
 
@@ -36,7 +36,8 @@ def why_invalid(req: Req) -> FinishReason:
     message = (
         f"{req.sampling_params.constraints[0]} cannot be honoured: {req.grammar.error_message}"
     )
-    return FinishReason(type="abort", message=message, status_code=400)
+    status = 503 if isinstance(req.grammar, NeverCompiled) else 400
+    return FinishReason(type="abort", message=message, status_code=status)
 
 
 def accept_token(req: Req, token_id: int) -> None:
@@ -56,9 +57,14 @@ def accept_token(req: Req, token_id: int) -> None:
         req.finished_reason = FinishReason(type="stop", matched=token_id)
 
 
+class NeverCompiled(InvalidGrammarObject):
+    """Its compilation did not begin in time, which says nothing about the constraint."""
+
+
 @dataclass
 class _Compilation:
     future: "Future[BaseGrammarObject | None]"
+    submitted: float
     reqs: list[Req] = field(default_factory=list)
     started: float | None = None  # when it was first seen to run
 
@@ -108,7 +114,7 @@ class GrammarManager:
                 if is_invalid:
                     self.grammar_queue.append(req)
                 return is_invalid
-            compilation = self._compiling[key] = _Compilation(found)
+            compilation = self._compiling[key] = _Compilation(found, self._clock())
         compilation.reqs.append(req)
         self.grammar_queue.append(req)
         return True
@@ -124,7 +130,8 @@ class GrammarManager:
         for key in [key for key, each in self._compiling.items() if self._is_over(each)]:
             compilation = self._compiling.pop(key)
             grammar = self._result(key, compilation)
-            self._remember(key, grammar)
+            if not isinstance(grammar, NeverCompiled):
+                self._remember(key, grammar)
             for req in compilation.reqs:
                 req.grammar = _copy(grammar)
         ready = [req for req in self.grammar_queue if req.grammar is not None]
@@ -166,14 +173,19 @@ class GrammarManager:
     def _is_over(self, compilation: _Compilation) -> bool:
         if compilation.future.done():
             return True
-        if compilation.started is None:
-            if compilation.future.running():
-                compilation.started = self._clock()
-            return False
-        return self._clock() - compilation.started >= self._compile_timeout
+        now = self._clock()
+        if compilation.started is None and compilation.future.running():
+            compilation.started = now
+        since = compilation.submitted if compilation.started is None else compilation.started
+        return now - since >= self._compile_timeout
 
     def _result(self, key: GrammarKey, compilation: _Compilation) -> BaseGrammarObject:
         """Of a compilation that is over; without constraint nobody goes on."""
+        if compilation.started is None and not compilation.future.done():
+            compilation.future.cancel()
+            return NeverCompiled(
+                f"other constraints have kept every compiler busy for {self._compile_timeout:g} s"
+            )
         if not compilation.future.done():
             return InvalidGrammarObject(f"not compiled within {self._compile_timeout:g} s")
         if compilation.future.cancelled():

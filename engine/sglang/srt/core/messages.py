@@ -9,6 +9,7 @@ import msgspec
 from sglang.srt.core.sampling_params import SamplingParams
 
 PROTOCOL_VERSION = 1
+MAX_MESSAGE = 500  # characters
 QUEUE_FULL = "The request queue is full."
 
 
@@ -57,6 +58,13 @@ SchedulerInput = GenerateInput | AbortInput | ControlInput | ShutdownInput
 # ------------------------------------------------------------------ scheduler → launcher
 
 
+def clipped(text: str) -> str:
+    """A message that may repeat what somebody sent: it travels in headers, which are bounded."""
+    if len(text) <= MAX_MESSAGE:
+        return text
+    return f"{text[:MAX_MESSAGE]} … ({len(text)} characters)"
+
+
 class FinishReason(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Why an answer ended. `matched` goes with `stop`; message and status go with `abort`."""
 
@@ -64,6 +72,10 @@ class FinishReason(msgspec.Struct, kw_only=True, omit_defaults=True):
     matched: int | str | None = None
     message: str | None = None
     status_code: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.message is not None:
+            self.message = clipped(self.message)
 
 
 def grammar_failed(error: Exception) -> FinishReason:
@@ -192,6 +204,9 @@ class Failed(msgspec.Struct, tag="failed", kw_only=True):
     """The scheduler process cannot go on; it ends with a non-zero exit right after."""
 
     message: str
+
+    def __post_init__(self) -> None:
+        self.message = clipped(self.message)
 
 
 SchedulerOutput = StepOutput | ControlOutput | LoadProgress | Ready | Failed

@@ -82,12 +82,17 @@ def _run_scheduler(server_args: ServerArgs, port_args: PortArgs) -> None:
     plugins.load_plugins()
     # Looked up when called, so that a replaced function is the one that runs.
     run = importlib.import_module(SCHEDULER_MODULE).run_scheduler_process
+    code = 0
     try:
         run(server_args, port_args)
-    except (ValueError, OSError):
-        # The user's mistake, which the launcher tells in one sentence; no traceback helps.
-        logger.debug("the scheduler failed", exc_info=True)
-        sys.exit(1)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    except Exception:
+        logger.exception("The scheduler failed")
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads that still compile a grammar must not hold the end
 
 
 def _end_with_parent() -> None:

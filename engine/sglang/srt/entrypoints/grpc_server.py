@@ -107,15 +107,15 @@ class Generation:
                 }
                 await _send_answers(stream, answers, context)
         except grpc_convert.InvalidRequest as error:
-            await context.abort(Code.INVALID_ARGUMENT, str(error))
+            await wire.abort(context, Code.INVALID_ARGUMENT, str(error))
         except DuplicateRequest as error:
-            await context.abort(Code.ALREADY_EXISTS, str(error))
+            await wire.abort(context, Code.ALREADY_EXISTS, str(error))
         except QueueFull as error:
-            await context.abort(Code.RESOURCE_EXHAUSTED, str(error))
+            await wire.abort(context, Code.RESOURCE_EXHAUSTED, str(error))
         except SchedulerUnavailable as error:
-            await context.abort(Code.UNAVAILABLE, str(error))
+            await wire.abort(context, Code.UNAVAILABLE, str(error))
         except RefusedRequest as error:
-            await context.abort(error.code, str(error))
+            await wire.abort(context, error.code, str(error))
 
     async def abort(self, request: Any, context: Any) -> Any:
         """Exact ids only. An unknown id may have just ended, so it is no error."""
@@ -123,7 +123,7 @@ class Generation:
         try:
             found = self._client.abort(request.request_id, reason)
         except SchedulerUnavailable as error:
-            await context.abort(Code.UNAVAILABLE, str(error))
+            await wire.abort(context, Code.UNAVAILABLE, str(error))
         message = "aborting" if found else f"no request {request.request_id!r} is running"
         return wire.scheduler("AbortResponse")(success=True, message=message)
 
@@ -164,14 +164,14 @@ class Administration:
     async def health_check(self, _request: Any, context: Any) -> Any:
         healthy, message = self._service.health()
         if not healthy:
-            await context.abort(Code.UNAVAILABLE, message)
+            await wire.abort(context, Code.UNAVAILABLE, message)
         return wire.scheduler("HealthCheckResponse")(healthy=True, message=message)
 
     async def get_model_info(self, _request: Any, context: Any) -> Any:
         try:
             return wire.scheduler("GetModelInfoResponse")(**self._service.model_info())
         except SchedulerUnavailable as error:
-            await context.abort(Code.UNAVAILABLE, str(error))
+            await wire.abort(context, Code.UNAVAILABLE, str(error))
 
     async def get_server_info(self, _request: Any, context: Any) -> Any:
         service = self._service
@@ -189,22 +189,23 @@ class Administration:
                 {**service.scheduler_info(), "internal_states": [service.internal_state()]}
             )
         except SchedulerUnavailable as error:
-            await context.abort(Code.UNAVAILABLE, str(error))
+            await wire.abort(context, Code.UNAVAILABLE, str(error))
         response.start_time.seconds = int(service.start_time)
         return response
 
     async def get_loads(self, request: Any, context: Any) -> Any:
         if request.dp_rank != 0:
-            await context.abort(
+            await wire.abort(
+                context,
                 Code.INVALID_ARGUMENT,
                 f"dp_rank must be 0, this worker has one rank; got {request.dp_rank}",
             )
         try:
             loads = self._service.loads(list(request.include))
         except ValueError as error:
-            await context.abort(Code.INVALID_ARGUMENT, str(error))
+            await wire.abort(context, Code.INVALID_ARGUMENT, str(error))
         except SchedulerUnavailable as error:
-            await context.abort(Code.UNAVAILABLE, str(error))
+            await wire.abort(context, Code.UNAVAILABLE, str(error))
         (record,) = loads["loads"]
         return wire.scheduler("GetLoadsResponse")(
             **loads,
@@ -222,23 +223,26 @@ class Administration:
         try:
             success, message = await self._service.flush_cache(request.timeout_s)
         except SchedulerUnavailable as error:
-            await context.abort(Code.UNAVAILABLE, str(error))
+            await wire.abort(context, Code.UNAVAILABLE, str(error))
         return wire.common("FlushCacheResponse")(success=success, message=message)
 
     async def get_tokenizer(self, _request: Any, context: Any) -> None:
         try:
             bundle = await self._service.tokenizer_bundle()
         except SchedulerUnavailable as error:
-            await context.abort(Code.UNAVAILABLE, str(error))
+            await wire.abort(context, Code.UNAVAILABLE, str(error))
         except OSError as error:
-            await context.abort(Code.INTERNAL, f"the tokenizer's files cannot be read: {error}")
+            await wire.abort(
+                context, Code.INTERNAL, f"the tokenizer's files cannot be read: {error}"
+            )
         for data, sha256 in bundle.chunks():
             await context.write(wire.common("GetTokenizerChunk")(data=data, sha256=sha256))
 
     async def control(self, request: Any, context: Any) -> Any:
         theirs = request.protocol_version
         if theirs not in (0, ENGINE_PROTOCOL_VERSION):
-            await context.abort(
+            await wire.abort(
+                context,
                 Code.FAILED_PRECONDITION,
                 f"this engine speaks version {ENGINE_PROTOCOL_VERSION} of sglang.engine.v1, the "
                 f"caller version {theirs}; install matching releases of both",
@@ -249,11 +253,13 @@ class Administration:
                 raise ValueError(f"json must hold an object, got {request.json[:80]!r}")
             result = await run_operation(self._service, request.name, args)
         except RecursionError:
-            await context.abort(Code.INVALID_ARGUMENT, "json is nested too deeply; flatten it")
+            await wire.abort(
+                context, Code.INVALID_ARGUMENT, "json is nested too deeply; flatten it"
+            )
         except ValueError as error:
-            await context.abort(Code.INVALID_ARGUMENT, str(error))
+            await wire.abort(context, Code.INVALID_ARGUMENT, str(error))
         except SchedulerUnavailable as error:
-            await context.abort(Code.UNAVAILABLE, str(error))
+            await wire.abort(context, Code.UNAVAILABLE, str(error))
         return wire.engine("ControlResponse")(
             json=json.dumps(result), protocol_version=ENGINE_PROTOCOL_VERSION
         )

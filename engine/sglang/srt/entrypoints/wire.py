@@ -9,6 +9,8 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
+from sglang.srt.core.messages import clipped
+
 SCHEDULER_SERVICE = "sglang.grpc.scheduler.SglangScheduler"
 ENGINE_SERVICE = "sglang.engine.v1.SglangEngine"
 DESCRIPTOR_SET = Path(__file__).with_name("wire.binpb")
@@ -99,3 +101,8 @@ def _unimplemented(name: str) -> Handler:
         )
 
     return answer
+
+
+async def abort(context: Any, code: grpc.StatusCode, text: str) -> None:
+    """Ends an rpc; the text, which may repeat what was sent, is a header and must not be long."""
+    await context.abort(code, clipped(text))

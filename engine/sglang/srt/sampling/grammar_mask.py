@@ -27,10 +27,20 @@ def mask_by_grammar(logits: torch.Tensor, rows: Sequence[int], reqs: Sequence[Re
         own = logits[list(rows)]
         first.apply_vocab_mask(own, first.move_vocab_mask(mask, logits.device))
         logits[list(rows)] = own
+        _check(own, reqs)
     except Exception as error:
         logger.exception("The grammar mask of a batch failed")
         for req in reqs:
             req.to_finish = grammar_failed(error)
+
+
+def _check(masked: torch.Tensor, reqs: Sequence[Req]) -> None:
+    """A token is left for each request, or it ends: any choice would break its constraint."""
+    # masked: [len(reqs), vocab]
+    is_broken = masked.isnan().any(-1) | ~masked.isfinite().any(-1)
+    for req, broken in zip(reqs, is_broken.tolist(), strict=True):
+        if broken and req.to_finish is None:
+            req.to_finish = grammar_failed(ValueError("it allows no token"))
 
 
 def _fill(req: Req, mask: torch.Tensor, index: int) -> None:

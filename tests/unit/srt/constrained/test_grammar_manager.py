@@ -16,6 +16,7 @@ from sglang.srt.constrained.grammar_manager import (
     MAX_COMPILING,
     GrammarManager,
     grammar_key,
+    why_invalid,
 )
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
@@ -99,7 +100,7 @@ def test_a_compilation_without_end_is_given_up_and_its_wait_for_a_thread_does_no
     manager = GrammarManager(backend, clock=lambda: now)
     req = request("a", regex="x")
     manager.process_req_with_grammar(req)
-    now = 10 * COMPILE_TIMEOUT
+    now = COMPILE_TIMEOUT - 1
     assert manager.get_ready_grammar_requests() == []
     backend.futures["regex", "x"].set_running_or_notify_cancel()
     assert manager.get_ready_grammar_requests() == []
@@ -112,6 +113,22 @@ def test_a_compilation_without_end_is_given_up_and_its_wait_for_a_thread_does_no
     assert manager.process_req_with_grammar(again)
     assert manager.get_ready_grammar_requests() == [again]
     assert again.grammar.error_message == "not compiled within 60 s"
+
+
+def test_a_compilation_that_never_begins_says_nothing_about_its_constraint() -> None:
+    now = 0.0
+    backend = HandBackend()
+    manager = GrammarManager(backend, clock=lambda: now)
+    req = request("a", regex="x")
+    manager.process_req_with_grammar(req)
+    now = COMPILE_TIMEOUT
+    assert manager.get_ready_grammar_requests() == [req]
+    assert why_invalid(req).status_code == 503
+    assert backend.futures.pop(("regex", "x")).cancelled()
+    assert manager.process_req_with_grammar(request("again", regex="x"))
+    backend.futures["regex", "x"].set_result(Grammar())
+    [again] = manager.get_ready_grammar_requests()
+    assert isinstance(again.grammar, Grammar)
 
 
 def test_a_cancelled_compilation_is_no_grammar() -> None:

@@ -175,7 +175,7 @@ class EvenTokens:
     def fill_vocab_mask(self, mask: torch.Tensor, idx: int) -> None:
         if self.fails == "fill":
             raise RuntimeError("no way on")
-        mask[idx] = torch.arange(VOCAB) % 2 == 0
+        mask[idx] = (torch.arange(VOCAB) % 2 == 0) & (self.fails != "dead end")
 
     @staticmethod
     def move_vocab_mask(mask: torch.Tensor, device: Any) -> torch.Tensor:
@@ -215,3 +215,12 @@ def test_a_mask_that_fails_ends_the_constrained_requests_and_no_other() -> None:
     assert ids[1] == 15
     assert reqs[1].to_finish is None
     assert all(req.to_finish and req.to_finish.status_code == 500 for req in (reqs[0], reqs[2]))
+
+
+def test_a_grammar_that_leaves_no_token_ends_its_request() -> None:
+    ids, reqs = sample_three([EvenTokens("dead end"), None, EvenTokens()])
+    assert ids[1:] == [15, 14]
+    assert reqs[0].to_finish is not None
+    assert reqs[0].to_finish.status_code == 500
+    assert "it allows no token" in (reqs[0].to_finish.message or "")
+    assert reqs[2].to_finish is None
