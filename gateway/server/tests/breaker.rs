@@ -27,8 +27,13 @@ async fn half_open() -> Rig {
             .await
             .assert_error(500, "worker_failed");
     }
+    // Nobody would be served now.
+    let unready = rig.get("/readiness").await;
+    assert_eq!(unready.status, 503);
+    assert_eq!(unready.body_json()["workers"][0]["circuit_breaker"], "open");
     tokio::time::sleep(OPEN).await;
     assert_eq!(circuit(&rig).await, "half_open");
+    assert_eq!(rig.get("/readiness").await.status, 200);
     rig
 }
 

@@ -15,12 +15,14 @@ use parking_lot::Mutex;
 use serde_json::json;
 use smg_api::ApiError;
 use smg_engine_client::{GenerateSpec, Sampling};
+use smg_routing::BreakerState;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::{
     context::Context,
     error::{Failure, RETRY_AFTER},
-    workers::{Fleet, Routable},
+    workers::{Fleet, Member, Routable},
 };
 
 /// A worker that needs longer for one token is of no use to clients.
@@ -31,13 +33,12 @@ pub async fn health(State(cx): State<Arc<Context>>) -> Response {
     if !cx.is_front_door || (cx.fleet.first_ready().is_ok() && !cx.lifecycle.is_draining()) {
         return (StatusCode::OK, "OK").into_response();
     }
-    let progress = cx
-        .fleet
-        .members()
-        .first()
-        .map(|member| member.progress().to_string())
-        .unwrap_or_default();
-    unavailable(json!({"status": "starting", "message": progress}))
+    let members = cx.fleet.members();
+    let worker = members.first();
+    let progress = worker.map(|w| w.progress().to_string()).unwrap_or_default();
+    let has_served = worker.is_some_and(|w| w.served().is_some());
+    let status = if has_served { "unavailable" } else { "starting" };
+    unavailable(json!({"status": status, "message": progress}))
 }
 
 pub async fn liveness() -> &'static str {
@@ -47,17 +48,24 @@ pub async fn liveness() -> &'static str {
 /// Whether a generation would find a worker.
 pub async fn readiness(State(cx): State<Arc<Context>>) -> Response {
     let members = cx.fleet.members();
-    let ready = cx.fleet.ready().len();
+    let now = Instant::now().into_std();
+    let ready = cx.fleet.ready();
+    let open = |member: &&Arc<Member>| member.worker.breaker_state(now) == BreakerState::Open;
+    let healthy = ready.len() - ready.iter().filter(open).count();
     if cx.lifecycle.is_draining() {
         return unavailable(json!({"status": "not ready", "reason": "shutting down"}));
     }
-    if ready > 0 {
-        let body = json!({"status": "ready", "healthy_workers": ready, "total_workers": members.len()});
+    if healthy > 0 {
+        let body = json!({"status": "ready", "healthy_workers": healthy, "total_workers": members.len()});
         return (StatusCode::OK, axum::Json(body)).into_response();
     }
     let workers: Vec<_> = members
         .iter()
-        .map(|m| json!({"url": m.worker.url(), "state": m.worker.state().name(), "message": *m.progress()}))
+        .map(|m| {
+            let breaker = m.worker.breaker_state(now).name();
+            json!({"url": m.worker.url(), "state": m.worker.state().name(), "circuit_breaker": breaker,
+                   "message": *m.progress()})
+        })
         .collect();
     unavailable(json!({"status": "not ready", "reason": "insufficient healthy workers", "workers": workers}))
 }
