@@ -58,7 +58,7 @@ def register_plugins() -> None:
         running = _current_plugin_source.set(source)
         try:
             plugin()
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a plugin does not end the server
             logger.exception("The %s failed and is left out.", source)
             HookRegistry.discard(source)
             state = _failure(error)
@@ -114,7 +114,7 @@ def _imported(found: FoundEntryPoint) -> tuple[str, Callable[[], Any] | None]:
     return "imported", plugin
 
 
-def _failure(error: Exception) -> str:
+def _failure(error: BaseException) -> str:
     return f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
 
 

@@ -83,12 +83,13 @@ def test_a_plugin_knows_its_source_while_it_runs(install: Install) -> None:
     assert _current_plugin_source.get() is None
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
 def test_a_failing_plugin_is_logged_with_its_traceback_and_loses_its_hooks(
-    install: Install, caplog: pytest.LogCaptureFixture
+    install: Install, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
     def broken() -> None:
         HookRegistry.register("json.dumps", lambda result, value: "hooked")
-        raise RuntimeError("no such device")
+        raise kind("no such device")
 
     ran: list[str] = []
     install("a", broken, "dist-a")
@@ -99,7 +100,7 @@ def test_a_failing_plugin_is_logged_with_its_traceback_and_loses_its_hooks(
     assert "plugin 'a' (distribution dist-a) failed" in caplog.text
     assert "Traceback" in caplog.text and "no such device" in caplog.text
     assert _current_plugin_source.get() is None
-    assert state_of("a", "dist-a") == "failed: RuntimeError: no such device"
+    assert state_of("a", "dist-a") == f"failed: {kind.__name__}: no such device"
 
 
 def test_what_cannot_be_imported_or_called_is_left_out(
