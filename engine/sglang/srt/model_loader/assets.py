@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang.srt.configs.gguf_file import GgufFile
+from sglang.srt.configs.hf_config import config_json, named_ids
 from sglang.srt.configs.model_config import ModelConfig, locate_model
 from sglang.srt.environ import envs
 from sglang.srt.model_loader.gguf_tokenizer import (
@@ -68,8 +69,8 @@ def write_assets(model: Path, folder: Path) -> None:
     template = file.text("tokenizer.chat_template")
     if template:
         (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
-    _write_json(folder / "config.json", _hf_config(config))
-    _write_json(folder / "generation_config.json", _named_ids(config))
+    _write_json(folder / "config.json", config_json(config))
+    _write_json(folder / "generation_config.json", named_ids(config))
 
 
 def _is_alone(model: Path) -> bool:
@@ -127,38 +128,6 @@ def _convert_with_transformers(source: Path, target: Path, **options: Any) -> No
             f"{source} has no {TOKENIZER_FILE}, and its {type(tokenizer).__name__} cannot be "
             f"written as one. {advice}"
         )
-
-
-def _named_ids(config: ModelConfig) -> dict[str, Any]:
-    ids = {"bos_token_id": config.bos_token_id, "pad_token_id": config.pad_token_id}
-    known = {name: token_id for name, token_id in ids.items() if token_id is not None}
-    return {**known, "eos_token_id": list(config.eos_token_ids)}
-
-
-def _hf_config(config: ModelConfig) -> dict[str, Any]:
-    rope: dict[str, Any] = {"rope_type": config.rope.rope_type, "rope_theta": config.rope.theta}
-    if config.rope.rope_type != "default":
-        rope["factor"] = config.rope.factor
-    return {
-        "architectures": list(config.architectures),
-        "model_type": config.model_type,
-        "vocab_size": config.padded_vocab_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.num_hidden_layers,
-        "num_attention_heads": config.num_attention_heads,
-        "num_key_value_heads": config.num_key_value_heads,
-        "head_dim": config.head_dim,
-        "hidden_act": config.hidden_act,
-        "rms_norm_eps": config.rms_norm_eps,
-        "rope_theta": config.rope.theta,
-        "rope_parameters": rope,
-        "max_position_embeddings": config.context_len,
-        "tie_word_embeddings": config.tie_word_embeddings,
-        "attention_bias": config.attention_bias,
-        "mlp_bias": config.mlp_bias,
-        **_named_ids(config),
-    }
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
