@@ -9,51 +9,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from typing import Annotated as A
 
 from sglang.srt.arg_groups import overrides, parser
+from sglang.srt.arg_groups.answers import AnswerArgs, check_answers
 from sglang.srt.arg_groups.attention import check_attention_backend, default_attention_backend
-from sglang.srt.arg_groups.declaration import (
-    Alias,
-    Bound,
-    Choices,
-    Group,
-    Option,
-    Secret,
-    options_of,
-)
-from sglang.srt.arg_groups.speculative import apply_speculative_algorithm
-from sglang.srt.extension_points import (
-    ATTENTION_BACKENDS,
-    EVICTION_POLICIES,
-    GRAMMAR_BACKENDS,
-    SCHEDULE_POLICIES,
-)
+from sglang.srt.arg_groups.declaration import Option, options_of
+from sglang.srt.arg_groups.kernels import KernelArgs
+from sglang.srt.arg_groups.memory import MemoryArgs, check_memory
+from sglang.srt.arg_groups.model import ModelArgs
+from sglang.srt.arg_groups.process import ProcessArgs
+from sglang.srt.arg_groups.scheduling import SchedulingArgs, check_scheduling
+from sglang.srt.arg_groups.serving import ServingArgs, check_serving
+from sglang.srt.arg_groups.speculative import SpeculativeArgs, apply_speculative_algorithm
 
 if TYPE_CHECKING:
     from sglang.srt.configs.model_config import ModelConfig
 
 logger = logging.getLogger(__name__)
 
-MODEL = Group("model and tokenizer")
-SERVER = Group("server")
-ANSWERS = Group("answers")
-MEMORY = Group("memory")
-SCHEDULING = Group("scheduling")
-PROCESS = Group("process")
-
-LOAD_FORMAT_CHOICES = ["auto", "safetensors", "gguf", "dummy"]
-DTYPE_CHOICES = ["auto", "half", "float16", "bfloat16", "float", "float32"]
-DEVICE_CHOICES = ["cpu", "cuda"]
-LOG_LEVELS = ["debug", "info", "warning", "error"]
 DEFAULT_CHUNKED_PREFILL_SIZE = 4096
 # A step of so many tokens of a small model takes about a second on two cores, and others wait.
 CPU_CHUNKED_PREFILL_SIZE = 512
 NO_MODEL = "none"
 PLACEHOLDERS = (NO_MODEL, "dummy")  # model paths that name no model
-PORTS = Bound(ge=1, le=65535)
-COUNT = Bound(ge=1)
-DAY = 86400.0  # seconds
 
 
 class SealedError(AttributeError):
@@ -61,162 +39,17 @@ class SealedError(AttributeError):
 
 
 @dataclass
-class ServerArgs:
+class ServerArgs(
+    ProcessArgs,
+    SpeculativeArgs,
+    KernelArgs,
+    SchedulingArgs,
+    MemoryArgs,
+    AnswerArgs,
+    ServingArgs,
+    ModelArgs,
+):
     """Options after parsing. `check_server_args` seals them; from then on nobody writes."""
-
-    model_path: A[
-        str, MODEL, Alias("--model"), "Folder with weights, one GGUF file, a hub id, or `demo`."
-    ]
-    tokenizer_path: A[
-        str | None, MODEL, "Folder with tokenizer.json; default: the model's own."
-    ] = None
-    served_model_name: A[
-        str | None, MODEL, "Name that clients use; default: the model path as given."
-    ] = None
-    load_format: A[
-        str,
-        MODEL,
-        Choices(lambda: LOAD_FORMAT_CHOICES),
-        "Format of the weights; auto looks at the files, dummy makes random ones.",
-    ] = "auto"
-    dtype: A[
-        str,
-        MODEL,
-        Choices(lambda: DTYPE_CHOICES),
-        "Type of activations and KV; auto is float32 on a CPU without bfloat16 units.",
-    ] = "auto"
-    context_length: A[
-        int | None,
-        MODEL,
-        COUNT,
-        "Most tokens of a prompt with its answer; default: the model's own limit.",
-    ] = None
-    download_dir: A[
-        str | None, MODEL, "Folder for weights from the hub; default: the hub's cache."
-    ] = None
-    chat_template: A[
-        str | None, MODEL, "File with a Jinja chat template that replaces the model's own."
-    ] = None
-    weight_version: A[str, MODEL, "Label of the weights, reported with every answer."] = "default"
-
-    host: A[str, SERVER, "Address to listen on."] = "127.0.0.1"
-    port: A[int, SERVER, PORTS, "Port of the HTTP server, or of gRPC with --grpc-mode."] = 30000
-    grpc_port: A[int | None, SERVER, PORTS, "Port for gateways (gRPC) beside the HTTP server."] = (
-        None
-    )
-    grpc_mode: A[
-        bool,
-        SERVER,
-        Alias("--smg-grpc-mode"),
-        "Serve gRPC on --port and no HTTP API; health and metrics are on port + 1.",
-    ] = False
-    api_key: A[
-        str | None, SERVER, Secret(), "Key that HTTP clients must send as a bearer token."
-    ] = None
-    shutdown_grace_period_secs: A[
-        int,
-        SERVER,
-        Bound(ge=0, le=DAY),
-        "Seconds that running requests get to end after SIGTERM.",
-    ] = 180
-    skip_server_warmup: A[bool, SERVER, "Report ready without a first generation."] = False
-    enable_metrics: A[bool, SERVER, "Add latencies of single requests to the metrics."] = False
-
-    preferred_sampling_params: A[
-        str | None, ANSWERS, "JSON object of sampling parameters for what a request leaves out."
-    ] = None
-    sampling_defaults: A[
-        str,
-        ANSWERS,
-        Choices.of("model", "openai"),
-        "Where defaults come from: the model's generation_config, or OpenAI's.",
-    ] = "model"
-    stream_interval: A[int, ANSWERS, COUNT, "New tokens per streamed message."] = 1
-    grammar_backend: A[
-        str,
-        ANSWERS,
-        Choices(lambda: GRAMMAR_BACKENDS),
-        "What compiles the constraints of requests; none: a request with one is refused.",
-    ] = "none"
-    random_seed: A[
-        int | None,
-        ANSWERS,
-        Bound(ge=0),
-        "Seed of sampling without a seed of its own; default: random.",
-    ] = None
-
-    mem_fraction_static: A[
-        float | None,
-        MEMORY,
-        Bound(gt=0, le=1),
-        "Share of free memory for weights and KV; default: KV gets half of what is free once the "
-        "weights are loaded, at most 4 GiB.",
-    ] = None
-    max_total_tokens: A[
-        int | None, MEMORY, COUNT, "Tokens of the KV pool; default: what memory allows."
-    ] = None
-    page_size: A[int, MEMORY, COUNT, "Tokens per KV page."] = 1
-    disable_radix_cache: A[bool, MEMORY, "Do not reuse KV between requests."] = False
-    radix_cache_backend: A[
-        str | None,
-        MEMORY,
-        # Not checked here: programs may register one after they have parsed the options.
-        "Name of a registered prefix cache; default: the built-in one.",
-    ] = None
-    radix_eviction_policy: A[
-        str,
-        MEMORY,
-        Alias("--eviction-policy"),
-        Choices(lambda: EVICTION_POLICIES),
-        "What the prefix cache drops first.",
-    ] = "lru"
-
-    max_running_requests: A[
-        int | None, SCHEDULING, COUNT, "Most requests in one batch; default: by the KV pool."
-    ] = None
-    max_queued_requests: A[
-        int | None,
-        SCHEDULING,
-        COUNT,
-        "Most waiting requests, more are refused with 503; none: no limit.",
-    ] = 4096
-    chunked_prefill_size: A[
-        int | None,
-        SCHEDULING,
-        Bound(ge=-1),
-        "Prompt tokens per step; -1 computes a prompt at once. Default: 512 on a CPU, else 4096.",
-    ] = None
-    max_prefill_tokens: A[int, SCHEDULING, COUNT, "Prompt tokens of one prefill batch."] = 16384
-    schedule_policy: A[
-        str,
-        SCHEDULING,
-        Choices(lambda: SCHEDULE_POLICIES),
-        "Order of waiting requests: fcfs by arrival, lof by the longest allowed answer, lpm and "
-        "dfs-weight by what is cached.",
-    ] = "fcfs"
-    schedule_conservativeness: A[
-        float, SCHEDULING, Bound(gt=0, le=100), "Above 1 admits fewer requests and retracts less."
-    ] = 1.0
-    attention_backend: A[
-        str | None,
-        SCHEDULING,
-        Choices(lambda: ATTENTION_BACKENDS),
-        "Implementation of attention; default: triton on CUDA, else torch_native.",
-    ] = None
-    speculative_algorithm: A[
-        str | None,
-        SCHEDULING,
-        "Speculative decoding by an algorithm that a plugin registered; default: none.",
-    ] = None
-
-    device: A[str | None, PROCESS, Choices(lambda: DEVICE_CHOICES), "Where the model runs."] = "cpu"
-    watchdog_timeout: A[
-        float,
-        PROCESS,
-        Bound(gt=0, le=DAY),
-        "Seconds without progress of a running batch after which the worker ends.",
-    ] = 300.0
-    log_level: A[str, PROCESS, Choices(lambda: LOG_LEVELS), "Least level that is logged."] = "info"
 
     front_door: dict[str, Any] = field(default_factory=dict)  # the HTTP server's own options
     plugin_options: dict[str, Any] = field(default_factory=dict)  # flags that hooks have added
@@ -250,8 +83,13 @@ class ServerArgs:
         """Raises ValueError that names the option; afterwards the options are sealed."""
         for option in options_of(ServerArgs):
             option.check(getattr(self, option.name))
-        _check_together(self)
-        _check_texts(self)
+        if not self.model_path:
+            raise ValueError("--model-path must not be empty")
+        check_serving(self, self.front_door)
+        check_answers(self)
+        check_memory(self)
+        check_scheduling(self, self.page_size)
+        check_attention_backend(self.attention_backend or "", self.device or "")
         object.__setattr__(self, "_sealed", True)
 
     @property
@@ -305,47 +143,6 @@ def _apply_model_overrides(args: ServerArgs) -> None:
     declared = overrides.collect_model_override_declarations(architecture, read_only, hf_config)
     options = {option.name: option for option in options_of(ServerArgs)}
     args.__dict__["_model_overrides"] = overrides.override(args, declared, options)
-
-
-def _check_together(args: ServerArgs) -> None:
-    check_attention_backend(args.attention_backend or "", args.device or "")
-    if args.grpc_port is not None and args.grpc_port == args.port:
-        raise ValueError(f"--grpc-port must differ from --port, both are {args.port}")
-    if args.grpc_port is not None and args.grpc_mode:
-        raise ValueError("--grpc-mode serves gRPC on --port; leave --grpc-port out")
-    if args.grpc_mode and args.port == 65535:
-        raise ValueError("--port must be at most 65534 with --grpc-mode, port + 1 serves health")
-    if args.grpc_mode and (args.api_key or args.front_door):
-        given = ["--api-key"] if args.api_key else []
-        given += ["--" + name.replace("_", "-") for name in args.front_door]
-        raise ValueError(f"{', '.join(given)}: the HTTP server is off with --grpc-mode")
-    chunk = args.chunked_prefill_size or 0
-    if chunk == 0:
-        raise ValueError("--chunked-prefill-size must be -1 (off) or at least 1, got 0")
-    if chunk > 0 and chunk % args.page_size:
-        raise ValueError(
-            f"--chunked-prefill-size must be a multiple of --page-size = {args.page_size}, "
-            f"got {chunk}"
-        )
-    if args.max_total_tokens is not None and args.max_total_tokens < args.page_size:
-        raise ValueError(
-            f"--max-total-tokens must be at least one page, --page-size = {args.page_size}, "
-            f"got {args.max_total_tokens}"
-        )
-    if args.disable_radix_cache and args.radix_cache_backend is not None:
-        raise ValueError("--radix-cache-backend and --disable-radix-cache exclude each other")
-
-
-def _check_texts(args: ServerArgs) -> None:
-    for name in ("model_path", "host"):
-        if not getattr(args, name):
-            raise ValueError(f"--{name.replace('_', '-')} must not be empty")
-    try:
-        preferred = json.loads(args.preferred_sampling_params or "{}")
-    except json.JSONDecodeError as error:
-        raise ValueError(f"--preferred-sampling-params is not JSON: {error}") from None
-    if not isinstance(preferred, dict):
-        raise ValueError(f"--preferred-sampling-params must be a JSON object, got {preferred!r}")
 
 
 @dataclass(frozen=True)

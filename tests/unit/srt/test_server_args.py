@@ -12,6 +12,7 @@ import torch
 
 from sglang.srt.arg_groups.absent import ABSENT_FLAGS, why_absent
 from sglang.srt.arg_groups.declaration import Option, options_of
+from sglang.srt.arg_groups.model import DTYPE_CHOICES, LOAD_FORMAT_CHOICES
 from sglang.srt.extension_points import RADIX_CACHE_BACKENDS
 from sglang.srt.mem_cache.registry import (
     TreeCacheBuildContext,
@@ -22,8 +23,6 @@ from sglang.srt.mem_cache.registry import (
 from sglang.srt.model_executor.dtype import resolve_dtype
 from sglang.srt.model_loader.loader import resolve_load_format
 from sglang.srt.server_args import (
-    DTYPE_CHOICES,
-    LOAD_FORMAT_CHOICES,
     PortArgs,
     SealedError,
     ServerArgs,

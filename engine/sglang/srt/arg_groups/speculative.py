@@ -1,11 +1,26 @@
 """What `--speculative-algorithm` may name, and what the named algorithm says of the options."""
 
 import importlib
+from dataclasses import dataclass
+from typing import Annotated as A
 from typing import Any
 
+from sglang.srt.arg_groups.declaration import Group
 from sglang.srt.extension_points import SPECULATIVE_ALGORITHMS, SPECULATIVE_NAMES
 
+GROUP = Group("speculative decoding")
 FLAG = "--speculative-algorithm"
+
+
+@dataclass
+class SpeculativeArgs:
+    """Which algorithm drafts tokens."""
+
+    speculative_algorithm: A[
+        str | None,
+        GROUP,
+        "Speculative decoding by an algorithm that a plugin registered; default: none.",
+    ] = None
 
 
 def apply_speculative_algorithm(args: Any) -> None:

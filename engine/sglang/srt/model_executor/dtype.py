@@ -2,7 +2,7 @@
 
 import torch
 
-from sglang.srt.server_args import DTYPE_CHOICES
+from sglang.srt.arg_groups.model import DTYPE_CHOICES
 
 _DTYPES = {
     "float32": torch.float32,

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from sglang.srt.arg_groups.model import LOAD_FORMAT_CHOICES
 from sglang.srt.configs.gguf_file import GgufFile
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.layers.linear import Linear
 from sglang.srt.model_loader.gguf_weights import check_complete, iterate_gguf
 from sglang.srt.model_loader.safetensors_weights import iterate_safetensors, safetensors_files
 from sglang.srt.models.registry import ModelRegistry
-from sglang.srt.server_args import LOAD_FORMAT_CHOICES
 
 logger = logging.getLogger(__name__)
 
