@@ -16,6 +16,16 @@ QUEUE_FULL = "The request queue is full."
 # ------------------------------------------------------------------ launcher → scheduler
 
 
+class SessionRef(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Which tokens of a session a request continues."""
+
+    id: str
+    rid: str | None = None  # request to branch from; None: from the start of the session
+    offset: int | None = None  # tokens of that request that are kept; None: all
+    replace: bool = False  # what came after that request is dropped
+    drop_previous_output: bool = False  # only that request's prompt is kept
+
+
 class GenerateInput(msgspec.Struct, tag="generate", kw_only=True, omit_defaults=True):
     """One answer wanted. `n` answers are `n` inputs with ids of their own."""
 
@@ -29,6 +39,8 @@ class GenerateInput(msgspec.Struct, tag="generate", kw_only=True, omit_defaults=
     stream: bool = True
     priority: int | None = None
     extra_key: str | None = None
+    routing_key: str | None = None  # requests of one key are scheduled together by `routing-key`
+    session: SessionRef | None = None
     deadline: float | None = None  # time.monotonic() of this machine
 
 
