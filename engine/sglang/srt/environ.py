@@ -108,6 +108,9 @@ class Envs:
     SGLANG_HEALTH_CHECK_TIMEOUT = EnvVar(
         20.0, _parse_seconds, "Seconds of silence after which a scheduler counts as unhealthy."
     )
+    SGLANG_REQ_WAITING_TIMEOUT = EnvVar[float | None](
+        None, _parse_seconds, "Seconds a request may wait for its first pass; default: any time."
+    )
 
 
 envs = Envs()

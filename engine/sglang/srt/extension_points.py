@@ -28,13 +28,17 @@ for _name in ("LRU", "LFU", "FIFO", "MRU", "FILO", "Priority", "SLRU"):
 GRAMMAR_BACKENDS: Registry[Callable[..., Any]] = Registry("grammar backend")
 GRAMMAR_BACKENDS.register_lazy("none", "sglang.srt.constrained.base_grammar_backend:no_backend")
 
-# order(waiting: list[Req], tree_cache) sorts the waiting requests in place, next one first
+# order(waiting: list[Req], tree_cache, running: list[Req]) sorts `waiting` in place, next one first
 SCHEDULE_POLICIES: Registry[Callable[..., Any]] = Registry("schedule policy")
 SCHEDULE_POLICIES.register_lazy("fcfs", "sglang.srt.managers.schedule_policy:arrival_order")
 SCHEDULE_POLICIES.register_lazy("lpm", "sglang.srt.managers.schedule_policy:longest_prefix_first")
 SCHEDULE_POLICIES.register_lazy("dfs-weight", "sglang.srt.managers.schedule_policy:busiest_branch")
 SCHEDULE_POLICIES.register_lazy("lof", "sglang.srt.managers.schedule_policy:longest_output_first")
 SCHEDULE_POLICIES.register_lazy("random", "sglang.srt.managers.schedule_policy:random_order")
+SCHEDULE_POLICIES.register_lazy("priority", "sglang.srt.managers.schedule_policy:arrival_order")
+SCHEDULE_POLICIES.register_lazy(
+    "routing-key", "sglang.srt.managers.schedule_policy:running_keys_first"
+)
 
 # CustomSpecAlgo by name in upper case; the built-in names are members of SpeculativeAlgorithm
 SPECULATIVE_ALGORITHMS: Registry[Any] = Registry("speculative algorithm")

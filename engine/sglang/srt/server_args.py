@@ -18,7 +18,7 @@ from sglang.srt.arg_groups.kernels import KernelArgs
 from sglang.srt.arg_groups.memory import MemoryArgs, check_memory
 from sglang.srt.arg_groups.model import ModelArgs
 from sglang.srt.arg_groups.process import ProcessArgs
-from sglang.srt.arg_groups.scheduling import SchedulingArgs, check_scheduling
+from sglang.srt.arg_groups.scheduling import SchedulingArgs, check_scheduling, fill_scheduling
 from sglang.srt.arg_groups.serving import ServingArgs, check_serving
 from sglang.srt.arg_groups.speculative import SpeculativeArgs, apply_speculative_algorithm
 
@@ -65,6 +65,7 @@ class ServerArgs(
         if self.random_seed is None:
             self.random_seed = random.randrange(1 << 30)
         self._derived_chunk: int | None = None
+        fill_scheduling(self)
         apply_speculative_algorithm(self)
         if self.model_path not in PLACEHOLDERS and Path(self.model_path).expanduser().exists():
             _apply_model_overrides(self)

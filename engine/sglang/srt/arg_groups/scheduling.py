@@ -8,6 +8,7 @@ from sglang.srt.extension_points import SCHEDULE_POLICIES
 
 GROUP = Group("scheduling")
 COUNT = Bound(ge=1)
+BESIDE_PRIORITIES = ("fcfs", "lof", "routing-key", "priority")
 
 
 @dataclass
@@ -35,11 +36,50 @@ class SchedulingArgs:
         GROUP,
         Choices(lambda: SCHEDULE_POLICIES),
         "Order of waiting requests: fcfs by arrival, lof by the longest allowed answer, lpm and "
-        "dfs-weight by what is cached.",
+        "dfs-weight by what is cached, routing-key by what runs, priority by urgency.",
     ] = "fcfs"
     schedule_conservativeness: A[
         float, GROUP, Bound(gt=0, le=100), "Above 1 admits fewer requests and retracts less."
     ] = 1.0
+    enable_priority_scheduling: A[
+        bool, GROUP, "More urgent requests run first; --schedule-policy orders equals."
+    ] = False
+    schedule_low_priority_values_first: A[
+        bool, GROUP, "Smaller priorities are the more urgent ones."
+    ] = False
+    default_priority_value: A[
+        int | None, GROUP, "Priority of a request that names none; default: 0."
+    ] = None
+    disable_priority_preemption: A[
+        bool, GROUP, "Running requests are never pushed out by more urgent ones."
+    ] = False
+    priority_scheduling_preemption_threshold: A[
+        int,
+        GROUP,
+        Bound(ge=0),
+        "Running requests give way to those more urgent by more than this.",
+    ] = 10
+    abort_on_priority_when_disabled: A[
+        bool, GROUP, "Refuse requests with a priority unless --enable-priority-scheduling."
+    ] = False
+    retraction_policy: A[
+        str,
+        GROUP,
+        Choices.of("length", "priority"),
+        "Who gives up memory first when it is short: the shortest answer, or the least urgent.",
+    ] = "length"
+    enable_mixed_chunk: A[
+        bool, GROUP, "Running answers grow by a token in each pass that computes prompts."
+    ] = False
+    disable_overlap_schedule: A[
+        bool, GROUP, "Plan a step only when the one before has been computed."
+    ] = False
+
+
+def fill_scheduling(args: SchedulingArgs) -> None:
+    """The order by priority is nothing without priorities."""
+    if args.schedule_policy == "priority":
+        args.enable_priority_scheduling = True
 
 
 def check_scheduling(args: SchedulingArgs, page_size: int) -> None:
@@ -50,4 +90,9 @@ def check_scheduling(args: SchedulingArgs, page_size: int) -> None:
     if chunk > 0 and chunk % page_size:
         raise ValueError(
             f"--chunked-prefill-size must be a multiple of --page-size = {page_size}, got {chunk}"
+        )
+    if args.enable_priority_scheduling and args.schedule_policy not in BESIDE_PRIORITIES:
+        raise ValueError(
+            f"--schedule-policy must be one of {', '.join(BESIDE_PRIORITIES)} with "
+            f"--enable-priority-scheduling, got {args.schedule_policy}"
         )

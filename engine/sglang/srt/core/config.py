@@ -2,9 +2,29 @@
 
 from dataclasses import dataclass
 
+from sglang.srt.environ import envs
 from sglang.srt.server_args import PortArgs, ServerArgs
 
-__all__ = ["CacheConfig", "PortArgs", "ScheduleConfig", "cache_config", "schedule_config"]
+__all__ = [
+    "CacheConfig",
+    "PortArgs",
+    "PriorityConfig",
+    "ScheduleConfig",
+    "cache_config",
+    "schedule_config",
+]
+
+
+@dataclass(frozen=True)
+class PriorityConfig:
+    """What the priorities of requests decide."""
+
+    enabled: bool = False
+    low_values_first: bool = False
+    default: int = 0  # of a request without one
+    preempts: bool = True  # waiting requests push out running ones that are less urgent
+    preemption_threshold: int = 10  # by more than so much
+    refused_when_disabled: bool = False
 
 
 @dataclass(frozen=True)
@@ -18,6 +38,11 @@ class ScheduleConfig:
     max_prefill_tokens: int = 16384
     schedule_conservativeness: float = 1.0
     stream_interval: int = 1  # tokens between two outputs of a streamed answer
+    overlap: bool = False  # plan the next step while one computes
+    mixed_chunk: bool = False  # running answers grow in the passes that compute prompts
+    retraction_policy: str = "length"  # length | priority
+    waiting_timeout: float | None = None  # seconds a request may wait for its first pass
+    priority: PriorityConfig = PriorityConfig()
     watchdog_timeout: float = 300.0  # seconds a step may take before the process ends itself
 
     def __post_init__(self) -> None:
@@ -44,6 +69,17 @@ class CacheConfig:
         assert self.max_total_tokens >= self.page_size
 
 
+def _priority_config(args: ServerArgs) -> PriorityConfig:
+    return PriorityConfig(
+        enabled=args.enable_priority_scheduling,
+        low_values_first=args.schedule_low_priority_values_first,
+        default=args.default_priority_value or 0,
+        preempts=not args.disable_priority_preemption,
+        preemption_threshold=args.priority_scheduling_preemption_threshold,
+        refused_when_disabled=args.abort_on_priority_when_disabled,
+    )
+
+
 def schedule_config(args: ServerArgs, max_running_requests: int) -> ScheduleConfig:
     """`max_running_requests` is resolved by whoever knows the pool."""
     chunk = args.chunked_prefill_size
@@ -55,6 +91,11 @@ def schedule_config(args: ServerArgs, max_running_requests: int) -> ScheduleConf
         max_prefill_tokens=args.max_prefill_tokens,
         schedule_conservativeness=args.schedule_conservativeness,
         stream_interval=args.stream_interval,
+        overlap=not args.disable_overlap_schedule,
+        mixed_chunk=args.enable_mixed_chunk,
+        retraction_policy=args.retraction_policy,
+        waiting_timeout=envs.SGLANG_REQ_WAITING_TIMEOUT.get(),
+        priority=_priority_config(args),
         watchdog_timeout=args.watchdog_timeout,
     )
 

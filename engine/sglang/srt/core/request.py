@@ -37,7 +37,10 @@ class Req:
     stream: bool = True
     priority: int | None = None
     extra_key: str | None = None
+    routing_key: str | None = None
+    session_id: str | None = None
     deadline: float | None = None
+    arrived_at: float = 0.0  # on the scheduler's clock, in seconds
 
     state: RequestState = RequestState.WAITING
     output_ids: list[int] = field(default_factory=list)
@@ -49,6 +52,7 @@ class Req:
     prefix_indices: "torch.Tensor | None" = None  # [cached_len] int64 slots
     last_node: Any = None  # node of the radix tree that is locked for this request
     kv_committed_len: int = 0  # leading tokens whose slots stand in the row of req_to_token
+    kv_pending_len: int = 0  # trailing ones of those, in passes whose result is not known yet
     cache_protected_len: int = 0  # leading slots that the prefix cache owns; the rest are ours
     cached_tokens: int = 0  # prompt tokens that came from the cache at first admission
     prefix_key: Any = None  # what the prefix cache is asked for; made by `key_of`
@@ -72,6 +76,11 @@ class Req:
     @property
     def seq_len(self) -> int:
         return len(self.origin_input_ids) + len(self.output_ids)
+
+    @property
+    def kv_valid_len(self) -> int:
+        """Leading tokens whose keys and values are computed, and stand in their slots."""
+        return self.kv_committed_len - self.kv_pending_len
 
     @property
     def finished(self) -> bool:

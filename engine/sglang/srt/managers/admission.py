@@ -4,9 +4,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from sglang.srt.core.config import PriorityConfig
 from sglang.srt.core.messages import FinishReason, GenerateInput
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
+
+NO_PRIORITIES = PriorityConfig()
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Refused(Exception):
         self.reason = FinishReason(type="abort", message=message, status_code=status_code)
 
 
-def admit(request: GenerateInput, limits: Limits) -> Req:
+def admit(request: GenerateInput, limits: Limits, priority: PriorityConfig = NO_PRIORITIES) -> Req:
     """The request with a definite `max_new_tokens`, or Refused with the reason.
 
     The launcher has answered for the request's own mistakes (ids, ranges, the prompt's length
@@ -42,6 +45,7 @@ def admit(request: GenerateInput, limits: Limits) -> Req:
     _assert_checked(request, limits)
     _check_pool(len(request.input_ids), limits)
     _check_constraint(request.sampling, limits)
+    _check_priority(request.priority, priority)
     prompt_len = len(request.input_ids)
     return Req(
         rid=request.rid,
@@ -55,6 +59,8 @@ def admit(request: GenerateInput, limits: Limits) -> Req:
         stream=request.stream,
         priority=request.priority,
         extra_key=request.extra_key,
+        routing_key=request.routing_key,
+        session_id=request.session.id if request.session is not None else None,
         deadline=request.deadline,
     )
 
@@ -81,6 +87,15 @@ def _check_constraint(params: SamplingParams, limits: Limits) -> None:
             "started without a grammar backend, which a plugin registers and --grammar-backend "
             "names. Send the request without response_format, json_schema, regex, ebnf and "
             "structural_tag."
+        )
+
+
+def _check_priority(given: int | None, priority: PriorityConfig) -> None:
+    if given is not None and priority.refused_when_disabled and not priority.enabled:
+        raise Refused(
+            "priority scheduling is disabled: leave priority out, or start the engine with "
+            "--enable-priority-scheduling",
+            status_code=503,
         )
 
 

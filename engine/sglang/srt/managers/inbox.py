@@ -1,5 +1,6 @@
 """Where the launcher's messages arrive."""
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -23,9 +24,9 @@ class Inbox:
         for fd in wake_fds:
             self._poller.register(fd, zmq.POLLIN)
 
-    def receive(self, *, block: bool) -> list[SchedulerInput]:
-        """All that has arrived; with `block`, waits until there is something."""
-        ready = dict(self._poller.poll(None if block else 0))
+    def receive(self, *, wait: float | None) -> list[SchedulerInput]:
+        """All that has arrived; waits up to so many seconds for it, None: until there is any."""
+        ready = dict(self._poller.poll(None if wait is None else math.ceil(wait * 1000)))
         inputs: list[SchedulerInput] = []
         if self._socket in ready:
             inputs = self._drain()

@@ -11,6 +11,15 @@ from sglang.srt.managers.prefill import PrefillPlanner
 from sglang.srt.managers.waiting_queue import WaitingQueue
 from sglang.srt.mem_cache.request_memory import RequestMemory
 
+EXPIRED = FinishReason(
+    type="abort", message="The request did not end before its deadline.", status_code=504
+)
+
+
+def waited_too_long(seconds: float) -> FinishReason:
+    message = f"request waiting timeout: it did not begin within {seconds:g} s; try again later"
+    return FinishReason(type="abort", message=message, status_code=503)
+
 
 class LiveRequests:
     """A request is parked until its grammar is compiled, in the waiting queue (both without
@@ -72,8 +81,23 @@ class LiveRequests:
         req.state = RequestState.FINISHED
         del self._by_rid[req.rid]
 
-    def expired(self, now: float) -> list[Req]:
-        return [req for req in self if req.deadline is not None and now >= req.deadline]
+    def late(self, now: float, waiting_timeout: float | None) -> list[tuple[Req, FinishReason]]:
+        """Those that have to end, and why: by their deadline, or because they have waited too long
+        for their first pass.
+        """
+        late = [(req, EXPIRED) for req in self if req.deadline is not None and now >= req.deadline]
+        if waiting_timeout is not None:
+            for req in (*self._waiting, *self._grammars.grammar_queue):
+                if now - req.arrived_at >= waiting_timeout and not req.num_retractions:
+                    late.append((req, waited_too_long(waiting_timeout)))
+        return late
+
+    def next_deadline(self, waiting_timeout: float | None) -> float | None:
+        """The first moment at which `late` may find one; None: never."""
+        moments = [req.deadline for req in self if req.deadline is not None]
+        if waiting_timeout is not None:
+            moments += [req.arrived_at + waiting_timeout for req in self if not req.num_retractions]
+        return min(moments, default=None)
 
     def holders(self) -> list[Req]:
         """Those that have memory."""

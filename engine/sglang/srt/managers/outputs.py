@@ -20,6 +20,10 @@ class OutputAssembler:
     def refused(self, rid: str, prompt_len: int, reason: FinishReason) -> None:
         self._outputs.append(RequestOutput(rid=rid, prompt_tokens=prompt_len, finish=reason))
 
+    @property
+    def has_news(self) -> bool:
+        return bool(self._outputs)
+
     def take(self) -> list[RequestOutput]:
         outputs, self._outputs = self._outputs, []
         return outputs

@@ -15,8 +15,8 @@ from sglang.srt.mem_cache.request_memory import RequestMemory
 
 
 class Source(Protocol):
-    def receive(self, *, block: bool) -> list[SchedulerInput]:
-        """All that has arrived; with `block`, waits until there is something."""
+    def receive(self, *, wait: float | None) -> list[SchedulerInput]:
+        """All that has arrived; waits up to so many seconds for it, None: until there is any."""
 
 
 class Sink(Protocol):

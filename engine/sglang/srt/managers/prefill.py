@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from sglang.srt.core.batch import ForwardMode, ScheduleBatch
+from sglang.srt.core.batch import ScheduleBatch
 from sglang.srt.core.config import ScheduleConfig
 from sglang.srt.core.request import Req, RequestState
+from sglang.srt.managers.batch_layout import prefill_batch
 from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.managers.waiting_queue import WaitingQueue
 from sglang.srt.mem_cache.radix_cache import RadixCache
@@ -29,6 +30,14 @@ class PrefillBudget:
     memory: int  # of the pool, now
     input: int
     chunk: int | None  # None: prompts are not cut
+
+    def leave(self, num_tokens: int, memory: int) -> None:
+        """For somebody else in the same pass."""
+        self.room -= memory
+        self.memory -= memory
+        self.input -= num_tokens
+        if self.chunk is not None:
+            self.chunk -= num_tokens
 
     def lock(self, num_tokens: int) -> None:
         self.room -= num_tokens
@@ -87,28 +96,47 @@ class PrefillPlanner:
         self._memory = memory
         self._policy = policy
         self.chunked: Req | None = None
+        self.joining: list[Req] = []  # whose prompt a pass completes; its result is not known yet
+        self.blocked: Req | None = None  # the first one that the last batch had no room for
 
     def plan(
-        self, waiting: WaitingQueue, running: list[Req], new_token_ratio: float
+        self, waiting: WaitingQueue, running: list[Req], new_token_ratio: float, num_mixed: int = 0
     ) -> ScheduleBatch | None:
-        """The next prefill batch, with its memory allocated; None when nothing can be admitted."""
+        """The next prefill batch, with its memory allocated; None when nothing can be admitted.
+
+        `num_mixed` running requests are to get a token in the same pass.
+        """
+        self.blocked = None
         if self.chunked is None and not waiting:
             return None
+        running = running + self.joining
         draft = _Draft(self._budget(running, new_token_ratio))
+        draft.budget.leave(num_mixed, num_mixed * self._memory.page_size)
         if self.chunked is not None:
             self._add_chunk(self.chunked, draft)
         if self.chunked is None:
             self._admit(waiting, running, draft)
         if not draft.reqs:
             return None
-        prefix_lens = [req.kv_committed_len for req in draft.reqs]
-        return ScheduleBatch(
-            reqs=draft.reqs,
-            forward_mode=ForwardMode.EXTEND,
-            out_cache_loc=self._memory.extend(draft.reqs, draft.new_lens),
-            extend_prefix_lens=prefix_lens,
-            extend_seq_lens=draft.new_lens,
-        )
+        slots = self._memory.extend(draft.reqs, draft.new_lens)
+        batch = prefill_batch(draft.reqs, draft.new_lens, slots)
+        final = zip(draft.reqs, batch.layout.is_final, strict=True)
+        self.joining += [req for req, is_final in final if is_final]
+        return batch
+
+    def retract_chunked(self) -> list[Req]:
+        """Takes the request in chunks out of memory, if there is one; it will be admitted anew."""
+        if self.chunked is None:
+            return []
+        req, self.chunked = self.chunked, None
+        self._memory.release(req)
+        self._memory.look_up(req)
+        req.state = RequestState.WAITING
+        return [req]
+
+    def joined(self, req: Req) -> None:
+        """The pass that completed its prompt is known."""
+        self.joining.remove(req)
 
     def _budget(self, running: list[Req], new_token_ratio: float) -> PrefillBudget:
         memory = self._memory.room()
@@ -122,19 +150,22 @@ class PrefillPlanner:
 
     def _admit(self, waiting: WaitingQueue, running: list[Req], draft: _Draft) -> None:
         limit = self._config.max_running_requests - len(running)
-        if len(draft.reqs) >= limit:
-            return
-        self._policy.calc_priority(waiting.reqs)
+        self._policy.calc_priority(waiting.reqs, running)
+        computed = list(self.joining)  # by passes whose results are not known yet
         drafted = _DraftedPrefixes(self._memory.page_size)
         for req in list(waiting):
-            if len(draft.reqs) >= limit or self.chunked is not None:
+            if self.chunked is not None:
+                return
+            if len(draft.reqs) >= limit:
+                self.blocked = req
                 return
             self._attach_prefix(req, draft.budget)
-            waits = self._gains_by_waiting(req, draft.reqs, drafted)
+            waits = self._gains_by_waiting(req, computed + draft.reqs, drafted)
             if waits or not self._add(req, draft, alone=not (running or draft.reqs)):
                 self._memory.detach_prefix(req)
                 if waits:
                     continue
+                self.blocked = req
                 return
             waiting.remove(req)
             req.state = RequestState.RUNNING

@@ -177,7 +177,11 @@ def warm_up(scheduler: "Scheduler") -> None:
     )
     req = scheduler.live.get(WARM_UP_RID)
     while batch := scheduler.get_next_batch_to_run():
-        scheduler.process_batch_result(batch, scheduler.run_batch(batch))
+        if scheduler.lane is None:
+            scheduler.process_batch_result(batch, scheduler.run_batch(batch))
+        else:  # in the thread that will compute later
+            scheduler.lane.launch(batch)
+            scheduler.lane.settle()
     reason = req.finished_reason if req is not None else None
     if reason is None or reason.type != "length":
         why = reason.message if reason is not None else "it did not end"

@@ -1,10 +1,13 @@
 """In which order waiting requests are admitted."""
 
 import random
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from sglang.srt.core.request import Req
 from sglang.srt.extension_points import SCHEDULE_POLICIES
+from sglang.srt.managers.priority import Priorities
 from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache
 from sglang.srt.mem_cache.request_memory import find_prefix
 
@@ -13,9 +16,11 @@ MAX_MATCHED_QUEUE = 128
 
 
 class SchedulePolicy:
-    """One named order, applied to the queue before each prefill batch."""
+    """One named order, applied to the queue before each prefill batch; urgent requests first."""
 
-    def __init__(self, policy: str, tree_cache: BasePrefixCache) -> None:
+    def __init__(
+        self, policy: str, tree_cache: BasePrefixCache, priorities: Priorities | None = None
+    ) -> None:
         order = SCHEDULE_POLICIES.get(policy, None)
         if order is None:
             known = ", ".join(SCHEDULE_POLICIES.names())
@@ -23,17 +28,22 @@ class SchedulePolicy:
         self.policy = policy
         self._order = order
         self._tree_cache = tree_cache
+        self._priorities = priorities
 
-    def calc_priority(self, waiting_queue: list[Req]) -> None:
+    def calc_priority(self, waiting_queue: list[Req], running_batch: Sequence[Req] = ()) -> None:
         """Sorts the queue in place, next request first."""
-        self._order(waiting_queue, self._tree_cache)
+        self._order(waiting_queue, self._tree_cache, running_batch)
+        if self._priorities is not None:
+            self._priorities.sort(waiting_queue)
 
 
-def arrival_order(waiting: list[Req], tree_cache: BasePrefixCache) -> None:
-    """fcfs: the queue is in this order already."""
+def arrival_order(waiting: list[Req], tree_cache: BasePrefixCache, running: Sequence[Req]) -> None:
+    """fcfs and priority: the queue is in this order already."""
 
 
-def longest_prefix_first(waiting: list[Req], tree_cache: BasePrefixCache) -> None:
+def longest_prefix_first(
+    waiting: list[Req], tree_cache: BasePrefixCache, running: Sequence[Req]
+) -> None:
     """lpm: arrival order among equals, when nothing is cached, and in long queues."""
     if not _is_worth_matching(waiting, tree_cache):
         return
@@ -42,7 +52,7 @@ def longest_prefix_first(waiting: list[Req], tree_cache: BasePrefixCache) -> Non
     waiting.sort(key=lambda req: -req.found_len)
 
 
-def busiest_branch(waiting: list[Req], tree_cache: BasePrefixCache) -> None:
+def busiest_branch(waiting: list[Req], tree_cache: BasePrefixCache, running: Sequence[Req]) -> None:
     """dfs-weight: depth first through the prefix tree, into the branch that most requests wait for;
     so a branch is used up before another one may evict it. Arrival order where `lpm` has it.
     """
@@ -54,14 +64,27 @@ def busiest_branch(waiting: list[Req], tree_cache: BasePrefixCache) -> None:
     waiting[:] = branches.in_order()
 
 
-def longest_output_first(waiting: list[Req], tree_cache: BasePrefixCache) -> None:
+def longest_output_first(
+    waiting: list[Req], tree_cache: BasePrefixCache, running: Sequence[Req]
+) -> None:
     """lof: who may write most begins first, so that the batch ends together."""
     waiting.sort(key=lambda req: -req.max_new_tokens)
 
 
-def random_order(waiting: list[Req], tree_cache: BasePrefixCache) -> None:
+def random_order(waiting: list[Req], tree_cache: BasePrefixCache, running: Sequence[Req]) -> None:
     """random: a new order at each step, so nobody waits for ever behind others."""
     random.shuffle(waiting)
+
+
+def running_keys_first(
+    waiting: list[Req], tree_cache: BasePrefixCache, running: Sequence[Req]
+) -> None:
+    """routing-key: whose key most running requests have goes first; so those who share a context
+    run together. Arrival order among equals.
+    """
+    counts = Counter(req.routing_key for req in running if req.routing_key)
+    if counts:
+        waiting.sort(key=lambda req: -counts[req.routing_key or ""])
 
 
 def _is_worth_matching(waiting: list[Req], tree_cache: BasePrefixCache) -> bool:

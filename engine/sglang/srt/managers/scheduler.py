@@ -2,12 +2,12 @@
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from sglang.srt import plugins
-from sglang.srt.constrained.grammar_manager import GrammarManager, accept_token, why_invalid
+from sglang.srt.constrained.grammar_manager import GrammarManager, why_invalid
 from sglang.srt.core.batch import GenerationBatchResult, ScheduleBatch
 from sglang.srt.core.config import PortArgs
 from sglang.srt.core.messages import (
@@ -17,24 +17,26 @@ from sglang.srt.core.messages import (
     Failed,
     FinishReason,
     GenerateInput,
-    LoadSnapshot,
-    LogprobRows,
     SchedulerInput,
     ShutdownInput,
-    StepOutput,
 )
 from sglang.srt.core.request import Req, RequestState
 from sglang.srt.managers.admission import Refused, admit
+from sglang.srt.managers.batch_layout import mixed_batch
 from sglang.srt.managers.control import ControlTable
-from sglang.srt.managers.decode import RunningBatch
+from sglang.srt.managers.decode import RunningBatch, victim_key
 from sglang.srt.managers.inbox import Inbox
 from sglang.srt.managers.live_requests import LiveRequests
 from sglang.srt.managers.load_stats import LoadStats
 from sglang.srt.managers.new_token_ratio import NewTokenRatio
+from sglang.srt.managers.news import News
 from sglang.srt.managers.outbox import Outbox
-from sglang.srt.managers.outputs import OutputAssembler, add_input_logprobs, add_output_logprobs
+from sglang.srt.managers.outputs import OutputAssembler
+from sglang.srt.managers.overlap import ForwardLane
 from sglang.srt.managers.parts import SchedulerParts
+from sglang.srt.managers.preemption import Preemption
 from sglang.srt.managers.prefill import PrefillPlanner
+from sglang.srt.managers.priority import Priorities
 from sglang.srt.managers.process import (
     connect,
     parts_of,
@@ -43,22 +45,27 @@ from sglang.srt.managers.process import (
     warm_up,
     worker_around,
 )
+from sglang.srt.managers.results import Results
 from sglang.srt.managers.schedule_policy import SchedulePolicy
-from sglang.srt.managers.stop_rules import StopRules, length_ends
+from sglang.srt.managers.sessions import Sessions
+from sglang.srt.managers.stop_rules import StopRules
 from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.managers.waiting_queue import WaitingQueue
 from sglang.srt.managers.watchdog import Watchdog
 from sglang.srt.server_args import ServerArgs
 
-EXPIRED = FinishReason(
-    type="abort", message="The request did not end before its deadline.", status_code=504
-)
+POLL = 0.005  # seconds between two looks when requests wait for something that tells nobody
+PAUSE_MODES = ("abort", "retract", "in_place")
 SHUTTING_DOWN = FinishReason(type="abort", message="The server is shutting down.", status_code=503)
+PAUSED = FinishReason(type="abort", message="Generation was paused.", status_code=503)
+DISPLACED = FinishReason(type="abort", message=QUEUE_FULL, status_code=503)
 
 
 class Scheduler:
     """Owns every request from its arrival to its last output. One thread, one step at a time.
 
+    With overlap a second thread computes; whatever takes a request out of its place between two
+    steps calls `catch_up` first, so that no pass is under way.
     `gpu_id` is for plugins, which read it after `__init__`; on a CPU it is 0.
     """
 
@@ -66,35 +73,77 @@ class Scheduler:
         config, memory = parts.config, parts.memory
         self.gpu_id = gpu_id
         self.inbox, self.outbox, self.worker = parts.inbox, parts.outbox, parts.worker
-        self.memory, self.limits, self._clock = memory, parts.limits, parts.clock
-        self._release_caches = parts.release_caches
+        self.memory, self.limits, self.config = memory, parts.limits, config
+        self._clock, self._release_caches = parts.clock, parts.release_caches
         self.ratio = NewTokenRatio(config.schedule_conservativeness)
+        self.priorities = Priorities(config.priority)
         self.waiting = WaitingQueue(config.max_queued_requests)
-        self.prefill = PrefillPlanner(
-            config, memory, SchedulePolicy(config.schedule_policy, memory.tree_cache)
+        policy = SchedulePolicy(config.schedule_policy, memory.tree_cache, self.priorities)
+        self.prefill = PrefillPlanner(config, memory, policy)
+        self.preemption = Preemption(memory, self.priorities)
+        self.running = RunningBatch(
+            memory, self.ratio, victim_key(config.retraction_policy, self.priorities.urgency)
         )
-        self.running = RunningBatch(memory, self.ratio)
         self.stop_rules = StopRules(parts.limits.vocab_size, parts.make_stop_text)
         self.outputs = OutputAssembler(config.stream_interval)
         self.stats = LoadStats(memory, parts.clock)
         self.watchdog = Watchdog(config.watchdog_timeout)
-        self.control = ControlTable({"flush_cache": self.flush_cache, "loads": self.loads})
         self.grammar_manager = GrammarManager(parts.grammar_backend, clock=parts.clock)
+        self.sessions = Sessions(parts.limits.context_len, parts.clock)
         self.live = LiveRequests(
             memory, self.waiting, self.prefill, self.running, self.grammar_manager
         )
+        self.results = Results(
+            self.live,
+            memory,
+            (self.prefill, self.running),
+            (self.stop_rules, self.outputs, self.stats),
+            self.sessions.ended,
+        )
+        self.news = News(parts.outbox, self.outputs, self.stats)
+        self.news.watch(self.live, self.waiting, self.ratio)
+        self.lane = ForwardLane(self) if config.overlap else None
+        self.catch_up: Callable[[], None] = self.lane.settle if self.lane else lambda: None
+        self.control = ControlTable(
+            {
+                "flush_cache": self.flush_cache,
+                "loads": lambda args: dict(msgspec.structs.asdict(self.news.load())),
+                "pause_generation": self.pause_generation,
+                "continue_generation": self.continue_generation,
+                "open_session": self.sessions.open,
+                "close_session": self.sessions.close,
+            }
+        )
+        self.paused = False
         self.stopped = False
         self._rested = False
         self._decode_is_due = False
-        self._last_load = LoadSnapshot()
 
-    # ---------------------------------------------------------------- the loop
+    # ---------------------------------------------------------------- the loops
 
     def run_event_loop(self) -> None:
+        if self.lane is None:
+            self.event_loop_normal()
+        else:
+            self.event_loop_overlap(self.lane)
+
+    def event_loop_normal(self) -> None:
         while not self.stopped:
-            self.process_input_requests(self.inbox.receive(block=self.is_idle))
+            self.process_input_requests(self.inbox.receive(wait=self.wait))
             if batch := self.get_next_batch_to_run():
                 self.process_batch_result(batch, self.run_batch(batch))
+            else:
+                self.on_idle()
+
+    def event_loop_overlap(self, lane: ForwardLane) -> None:
+        """A step is planned and launched while the one before computes, whose result comes next."""
+        while not self.stopped:
+            self.process_input_requests(self.inbox.receive(wait=self.wait))
+            if batch := self.get_next_batch_to_run():
+                lane.launch(batch)
+                lane.settle(leave=1)
+            elif lane.is_busy:
+                lane.settle()
             else:
                 self.on_idle()
 
@@ -103,17 +152,31 @@ class Scheduler:
         """Nothing is left to do, and `on_idle` has seen it: the loop may wait for input."""
         return self._rested and not self.live
 
+    @property
+    def wait(self) -> float | None:
+        """Seconds for which the loop may wait for input; None: any time."""
+        if not self._rested:
+            return 0.0
+        if not self.live:
+            return None
+        if not self.paused:
+            return POLL
+        deadline = self.live.next_deadline(self.config.waiting_timeout)
+        return None if deadline is None else max(deadline - self._clock(), 0.0)
+
     def process_input_requests(self, recv_reqs: Sequence[SchedulerInput]) -> None:
         for request in recv_reqs:
+            if isinstance(request, GenerateInput):
+                self.handle_generate_request(request)
+                continue
+            self.catch_up()
             match request:
-                case GenerateInput():
-                    self.handle_generate_request(request)
                 case AbortInput():
                     self.abort_request(request)
                 case ControlInput():
                     answer = self.control.run(request)
                     # First the load, so that whoever reads the answer sees its effect.
-                    self._report(only_news=True)
+                    self.news.report(only_news=True)
                     self.outbox.send(answer)
                 case ShutdownInput():
                     self.shut_down()
@@ -122,58 +185,104 @@ class Scheduler:
         """New prompts first, then one more token for the running ones: at most one prefill step
         passes between two tokens of an answer.
         """
-        for req in self.live.expired(self._clock()):
-            self._abort(req, EXPIRED)
-        for req in self.live.take_compiled():
-            self._abort(req, why_invalid(req))
-        if self._decode_is_due and (batch := self._next_decode_batch()):
+        late = self.live.late(self._clock(), self.config.waiting_timeout)
+        late += [(req, why_invalid(req)) for req in self.live.take_compiled()]
+        if late:
+            self.catch_up()
+        for req, reason in late:
+            if not req.finished:
+                self._abort(req, reason)
+        self.news.report_answers()
+        if self.paused:
+            return None
+        if self._decode_is_due and (batch := self.update_running_batch()):
             return batch
-        batch = self.prefill.plan(self.waiting, self.running.reqs, self.ratio.value)
-        self._decode_is_due = batch is not None and bool(self.running.reqs)
-        return batch or self._next_decode_batch()
+        has_answers = bool(self.running.reqs or self.prefill.joining)
+        if (batch := self.get_new_batch_prefill()) is None:
+            return self.update_running_batch()
+        self._decode_is_due = has_answers and not batch.forward_mode.is_mixed()
+        return batch
+
+    def get_new_batch_prefill(self) -> ScheduleBatch | None:
+        """The next prompts, and with `--enable-mixed-chunk` a token of each running answer."""
+
+        def plan() -> ScheduleBatch | None:
+            riders = self.running.riders(chunk) if self.config.mixed_chunk else []
+            return self.prefill.plan(
+                self.waiting, self.running.reqs, self.ratio.value, num_mixed=len(riders)
+            )
+
+        chunk = self.config.chunked_prefill_size
+        batch = plan()
+        if self.prefill.blocked is not None:
+            victims = self.preemption.make_room(
+                self.prefill.blocked, self.running, self.ratio.value, self.catch_up
+            )
+            self.waiting.put_back(victims)
+            self.stats.retracted(len(victims))
+            if victims and batch is None:
+                batch = plan()
+        if batch is None or not self.config.mixed_chunk or batch.wants_logprobs:
+            return batch
+        answers = self.running.batch() if self.running.riders(chunk) else None
+        return batch if answers is None else mixed_batch(batch, answers)
+
+    def update_running_batch(self) -> ScheduleBatch | None:
+        """One more token per running request; those for which there is no room are retracted."""
+        if not self.running.fits():
+            self.catch_up()
+        if not self.running.reqs:
+            return None
+        self._decode_is_due = False
+        others = self.prefill.chunked is not None or bool(self.prefill.joining)
+        plan = self.running.plan(others_hold_memory=others)
+        self.waiting.put_back(plan.retracted)
+        self.stats.retracted(len(plan.retracted))
+        if plan.out_of_memory is not None:
+            self.results.end(plan.out_of_memory, outgrown(plan.out_of_memory, self.memory.size))
+        return plan.batch
 
     def run_batch(self, batch: ScheduleBatch) -> GenerationBatchResult:
+        """Computes; with overlap in the thread of the lane."""
         with self.watchdog.watch():
+            for copy in batch.kv_copies:
+                copy()
             return self.worker.forward_batch_generation(batch)
 
     def process_batch_result(self, batch: ScheduleBatch, result: GenerationBatchResult) -> None:
-        is_prefill = batch.forward_mode.is_extend()
-        num_new_tokens = 0
         self._rested = False
-        rows = zip(batch.reqs, result.next_token_ids, result.output_logprobs, strict=True)
-        for i, (req, token_id, output_rows) in enumerate(rows):
-            add_input_logprobs(req, result.input_logprobs[i])
-            if req is self.prefill.chunked:
-                self.memory.share_prompt(req, chunked=True)
-                continue
-            num_new_tokens += self._take_token(req, token_id, output_rows)
-            self._settle(req, is_prefill)
-        self.stats.stepped(num_new_tokens)
-        self._report()
+        self.results.take(batch, result)
+        self.news.report()
 
     def on_idle(self) -> None:
         """Nothing to compute: the moment to check that no memory is lost."""
         self.memory.check_integrity(self.live.holders())
         self.ratio.reset()
         self.stats.idled()
-        self._report(only_news=True)
+        self.news.report(only_news=True)
         self._rested = True
 
     # ---------------------------------------------------------------- requests
 
     def handle_generate_request(self, request: GenerateInput) -> None:
         self.stats.received()
+        self._rested = False
         try:
             if request.rid in self.live:
                 raise Refused(f"Duplicate request ID detected: {request.rid}")
-            req = admit(request, self.limits)
+            whole, turn = self.sessions.extended(request)
+            req = admit(whole, self.limits, self.config.priority)
+            req.arrived_at = self._clock()
             self.stop_rules.prepare(req)
             if not self.live.has_room_for(req):
-                raise Refused(QUEUE_FULL, status_code=503)
+                if (less_urgent := self.priorities.displaced_by(req, self.waiting)) is None:
+                    raise Refused(QUEUE_FULL, status_code=503)
+                self._abort(less_urgent, DISPLACED)
         except Refused as refused:
             self.stats.aborted()
             self.outputs.refused(request.rid, len(request.input_ids), refused.reason)
         else:
+            self.sessions.begin(request, turn)
             self.live.add(req)
 
     def abort_request(self, request: AbortInput) -> None:
@@ -189,12 +298,19 @@ class Scheduler:
         """Ends every request and the loop."""
         for req in self.live:
             self._abort(req, SHUTTING_DOWN)
-        self._report()
+        self.news.report()
         self.stopped = True
+        if self.lane is not None:
+            self.lane.close()
+
+    # ---------------------------------------------------------------- operations
 
     def flush_cache(self, args: Mapping[str, object]) -> dict[str, object]:
-        """Forgets every cached prefix and grammar, unless a request runs or waits."""
-        if self.live:
+        """Forgets every cached prefix and grammar, unless a request runs or waits.
+
+        Waiting ones do not count while generation is paused: they hold no memory.
+        """
+        if self.live.holders() or (self.live and not self.paused):
             message = (
                 f"The cache was not flushed: {self.live.num_running} requests run and "
                 f"{self.live.num_waiting} wait. Try again when they have ended."
@@ -203,85 +319,46 @@ class Scheduler:
         self.memory.clear()
         self.grammar_manager.clear()
         self._release_caches()
+        for req in self.waiting:
+            self.memory.look_up(req)
         return {"success": True, "message": "The cache is flushed."}
 
-    def loads(self, args: Mapping[str, object]) -> dict[str, object]:
-        """The load right now, by the names of `LoadSnapshot`."""
-        return dict(msgspec.structs.asdict(self._load()))
+    def pause_generation(self, args: Mapping[str, object]) -> dict[str, object]:
+        """No step begins until `continue_generation`; requests are accepted, and wait.
 
-    # ---------------------------------------------------------------- steps
+        What runs ends (`abort`), gives back its memory and waits (`retract`), or stays where it is
+        (`in_place`).
+        """
+        mode = args.get("mode", "abort")
+        if mode not in PAUSE_MODES:
+            raise ValueError(f"mode must be one of {', '.join(PAUSE_MODES)}, got {mode!r}")
+        if mode == "abort":
+            for req in self.live:
+                self._abort(req, PAUSED)
+        elif mode == "retract":
+            self.waiting.put_back(self.prefill.retract_chunked() + self.running.retract_all())
+        self.paused = True
+        return {"message": "Generation paused successfully.", "status": "ok"}
 
-    def _next_decode_batch(self) -> ScheduleBatch | None:
-        self._decode_is_due = False
-        if not self.running.reqs:
-            return None
-        plan = self.running.plan(others_hold_memory=self.prefill.chunked is not None)
-        self.waiting.put_back(plan.retracted)
-        self.stats.retracted(len(plan.retracted))
-        if plan.out_of_memory is not None:
-            message = (
-                f"out of memory: the request outgrew the KV pool of {self.memory.size} tokens "
-                f"after {len(plan.out_of_memory.output_ids)} new ones"
-            )
-            reason = FinishReason(type="abort", message=message, status_code=500)
-            self._end(plan.out_of_memory, reason)
-        return plan.batch
-
-    def _take_token(self, req: Req, token_id: int, rows: LogprobRows | None) -> int:
-        """The number of tokens that the answer grew by: none if it wants none, or on a failure."""
-        before = len(req.output_ids)
-        if req.to_finish is not None:
-            req.finished_reason = req.to_finish
-        elif req.max_new_tokens == 0:
-            req.finished_reason = length_ends(req)
-        else:
-            self.stop_rules.append(req, token_id)
-            accept_token(req, token_id)
-        grown = len(req.output_ids) - before
-        if grown:
-            add_output_logprobs(req, rows)
-        return grown
-
-    def _settle(self, req: Req, is_prefill: bool) -> None:
-        """Where the request goes after a step that computed its next token."""
-        if is_prefill:
-            self.stats.prefilled(req)
-        if req.finished_reason is not None:
-            if not is_prefill:
-                self.running.remove(req)
-            self._end(req, req.finished_reason)
-            return
-        if is_prefill:
-            self.memory.share_prompt(req)
-            self.running.add(req)
-        self.outputs.progressed(req)
+    def continue_generation(self, args: Mapping[str, object]) -> dict[str, object]:
+        """Undoes `pause_generation`."""
+        if args.get("torch_empty_cache"):
+            self._release_caches()
+        self.paused = False
+        self._rested = False
+        return {"message": "Generation continued successfully.", "status": "ok"}
 
     def _abort(self, req: Req, reason: FinishReason) -> None:
         self.live.take_out(req)
-        self._end(req, reason)
+        self.results.end(req, reason)
 
-    def _end(self, req: Req, reason: FinishReason) -> None:
-        """The last thing that happens to a request; it is in no place any more."""
-        self.live.end(req, reason)
-        if reason.type == "abort":
-            self.stats.aborted()
-        self.outputs.progressed(req)
 
-    # ---------------------------------------------------------------- reports
-
-    def _load(self) -> LoadSnapshot:
-        load = self.stats.snapshot()
-        load.num_running_reqs, load.num_waiting_reqs = self.live.num_running, self.live.num_waiting
-        load.num_waiting_uncached_tokens = self.waiting.num_uncached_tokens()
-        load.new_token_ratio = self.ratio.value
-        return load
-
-    def _report(self, *, only_news: bool = False) -> None:
-        outputs, load = self.outputs.take(), self._load()
-        if only_news and not outputs and load == self._last_load:
-            return
-        self._last_load = load
-        self.outbox.send(StepOutput(outputs=outputs, load=load))
+def outgrown(req: Req, pool_len: int) -> FinishReason:
+    message = (
+        f"out of memory: the request outgrew the KV pool of {pool_len} tokens "
+        f"after {len(req.output_ids)} new ones"
+    )
+    return FinishReason(type="abort", message=message, status_code=500)
 
 
 def run_scheduler_process(server_args: ServerArgs, port_args: PortArgs, gpu_id: int = 0) -> None:

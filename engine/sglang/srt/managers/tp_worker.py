@@ -1,6 +1,5 @@
 """The scheduler's worker: turns its batches into tensors and asks the model runner."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -8,9 +7,7 @@ import torch
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.core.batch import ForwardBatch, GenerationBatchResult, ScheduleBatch
 from sglang.srt.core.config import cache_config, schedule_config
-from sglang.srt.core.request import Req
 from sglang.srt.mem_cache.memory_pool import Memory, PoolSizes, build_memory
-from sglang.srt.mem_cache.request_memory import wants_prompt_logprobs
 from sglang.srt.model_executor.memory import MemoryWishes
 from sglang.srt.model_executor.model_runner import ModelRunner, RunnerConfig
 from sglang.srt.model_loader.loader import ProgressCallback
@@ -45,6 +42,7 @@ class TpModelWorker:
         """One pass and one token per request."""
         forward_batch = build_forward_batch(batch)
         logits_output = self.runner.forward(forward_batch)
+        batch.wait_for_history()
         return self.runner.sample(logits_output, batch.reqs, forward_batch)
 
     def release_caches(self) -> None:
@@ -68,8 +66,7 @@ def default_running_requests(num_kv_tokens: int) -> int:
 
 def build_forward_batch(batch: ScheduleBatch) -> ForwardBatch:
     """Flat tensors of the batch. The pool's rows already hold the new tokens' slots."""
-    device = batch.out_cache_loc.device
-    layout = _decode_layout(batch) if batch.forward_mode.is_decode() else _extend_layout(batch)
+    device, layout = batch.out_cache_loc.device, batch.layout
 
     def tensor(values: list[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int64, device=device)
@@ -78,50 +75,15 @@ def build_forward_batch(batch: ScheduleBatch) -> ForwardBatch:
         forward_mode=batch.forward_mode,
         input_ids=tensor(layout.input_ids),
         positions=tensor(layout.positions),
-        req_pool_indices=tensor([req.req_pool_idx or 0 for req in batch.reqs]),
+        req_pool_indices=tensor(layout.rows),
         seq_lens=tensor(layout.seq_lens),
         seq_lens_cpu=layout.seq_lens,
         out_cache_loc=batch.out_cache_loc,
         extend_prefix_lens=batch.extend_prefix_lens,
         extend_seq_lens=batch.extend_seq_lens,
         extend_logprob_start_lens=layout.logprob_starts,
+        is_final=layout.is_final,
     )
-
-
-@dataclass(frozen=True)
-class _Layout:
-    input_ids: list[int]  # [num_tokens]
-    positions: list[int]  # [num_tokens]
-    seq_lens: list[int]  # [batch_size]
-    logprob_starts: list[int]  # [batch_size], extend only
-
-
-def _decode_layout(batch: ScheduleBatch) -> _Layout:
-    seq_lens = [req.kv_committed_len for req in batch.reqs]
-    return _Layout(
-        input_ids=[req.output_ids[-1] for req in batch.reqs],
-        positions=[seq_len - 1 for seq_len in seq_lens],
-        seq_lens=seq_lens,
-        logprob_starts=[],
-    )
-
-
-def _extend_layout(batch: ScheduleBatch) -> _Layout:
-    layout = _Layout([], [], [], [])
-    lens = zip(batch.reqs, batch.extend_prefix_lens, batch.extend_seq_lens, strict=True)
-    for req, prefix_len, new_len in lens:
-        end = prefix_len + new_len
-        layout.input_ids.extend(req.fill_ids[prefix_len:end])
-        layout.positions.extend(range(prefix_len, end))
-        layout.seq_lens.append(end)
-        layout.logprob_starts.append(_logprob_start(req, prefix_len, new_len))
-    return layout
-
-
-def _logprob_start(req: Req, prefix_len: int, new_len: int) -> int:
-    if not wants_prompt_logprobs(req):
-        return new_len
-    return min(max(req.logprob_start_len - prefix_len, 0), new_len)
 
 
 def _runner_config(args: ServerArgs) -> RunnerConfig:

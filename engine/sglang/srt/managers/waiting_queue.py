@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from sglang.srt.core.request import Req, RequestState
+from sglang.srt.core.request import Req
 
 
 class WaitingQueue:
@@ -20,8 +20,6 @@ class WaitingQueue:
         self.reqs.append(req)
 
     def put_back(self, retracted: list[Req]) -> None:
-        for req in retracted:
-            req.state = RequestState.WAITING
         self.reqs[:0] = retracted
 
     def remove(self, req: Req) -> None:

@@ -42,7 +42,7 @@ class ChunkCache(BasePrefixCache):
         self.token_to_kv_pool_allocator.free(slots)
         self.req_to_token_pool.free(req)
         req.prefix_indices = None
-        req.kv_committed_len = 0
+        req.kv_committed_len = req.kv_pending_len = 0
 
     def cache_unfinished_req(self, req: Req, chunked: bool = False) -> None:
         req.prefix_indices = self.req_to_token_pool.slots(req, 0, req.kv_committed_len)

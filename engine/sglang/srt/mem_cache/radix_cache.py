@@ -158,13 +158,13 @@ class RadixCache(BasePrefixCache):
         # of the row:  [0, protected)            the tree's, under our lock
         #              [protected, prefix_len)   ours, but the tree has a copy: free
         #              [prefix_len, aligned)     becomes the tree's
-        #              [aligned, committed)      a tail shorter than a page: free
+        #              [aligned, committed)      shorter than a page, or not computed yet: free
         committed, protected = req.kv_committed_len, req.cache_protected_len
         slots = self.req_to_token_pool.slots(req, 0, committed)
         if self.disable or not is_insert:
             self._free(slots[protected:])
         else:
-            aligned = whole_pages(committed, self.page_size)
+            aligned = whole_pages(req.kv_valid_len, self.page_size)
             prefix_len = self.insert(_insert_params(req, slots[:aligned])).prefix_len
             self._free(slots[protected:prefix_len])
             self._free(slots[aligned:])
@@ -176,7 +176,7 @@ class RadixCache(BasePrefixCache):
         if self.disable:
             req.prefix_indices = slots
             return
-        aligned = whole_pages(committed, self.page_size)
+        aligned = whole_pages(req.kv_valid_len, self.page_size)
         params = _insert_params(req, slots[:aligned], chunked)
         prefix_len = self.insert(params).prefix_len
         match = self.match_prefix(params.key)
@@ -195,7 +195,7 @@ class RadixCache(BasePrefixCache):
         self.dec_lock_ref(req.last_node)
         self.req_to_token_pool.free(req)
         req.last_node, req.prefix_indices = None, None
-        req.kv_committed_len = req.cache_protected_len = 0
+        req.kv_committed_len = req.kv_pending_len = req.cache_protected_len = 0
 
     # ---------------------------------------------------------------- eviction
 

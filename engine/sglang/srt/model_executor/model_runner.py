@@ -118,12 +118,11 @@ class ModelRunner:
         Input logprobs cover the prompt tokens whose predecessor is in this pass; the first prompt
         token, which nothing predicts, is not among them.
         """
-        final = [
-            length >= req.seq_len
-            for req, length in zip(reqs, forward_batch.seq_lens_cpu, strict=True)
-        ]
         next_ids, output_rows = self.sampler.sample(
-            logits_output.next_token_logits, reqs, forward_batch.seq_lens_cpu, final
+            logits_output.next_token_logits,
+            reqs,
+            forward_batch.seq_lens_cpu,
+            forward_batch.is_final,
         )
         input_rows = prompt_logprobs(
             self.model.compute_logits, logits_output.prompt_hidden_states, reqs, forward_batch

@@ -71,3 +71,9 @@ def _bias(
 
 def _is(a: object, b: object) -> bool:
     return a is b
+
+
+def needs_history(req: Req) -> bool:
+    """Whether choosing its next token takes what it has written so far."""
+    params = req.sampling_params
+    return bool(req.grammar) or bool(params.min_new_tokens) or is_penalized(params)

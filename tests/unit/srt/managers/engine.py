@@ -162,9 +162,8 @@ class RecordingOutbox:
 
 
 class EmptyInbox:
-    def receive(self, *, block: bool) -> list[SchedulerInput]:
-        assert not block, "an idle scheduler has nothing to wait for in a test"
-        return []
+    def receive(self, *, wait: float | None) -> list[SchedulerInput]:
+        raise AssertionError("tests call the steps themselves")
 
 
 @dataclass(frozen=True)
@@ -174,6 +173,8 @@ class Cache:
 
 class Engine:
     """The scheduler with its surroundings. Options are those of ScheduleConfig, and sizes."""
+
+    overlap = False  # set for all by the folder's conftest
 
     def __init__(
         self,
@@ -187,7 +188,7 @@ class Engine:
     ) -> None:
         self.now = 0.0
         self.num_releases = 0
-        config = ScheduleConfig(**{"max_running_requests": 64, **schedule})  # type: ignore[arg-type]
+        config = ScheduleConfig(**{"max_running_requests": 64, "overlap": self.overlap, **schedule})  # type: ignore[arg-type]
         table = ReqToTokenPool(config.max_running_requests, context, "cpu")
         allocator = BaseTokenToKVPoolAllocator(pool, page_size, torch.float32, "cpu", None)
         params = CacheInitParams(
@@ -222,13 +223,19 @@ class Engine:
 
     def step(self) -> bool:
         """One turn of the loop; False if there was nothing to compute."""
-        batch = self.scheduler.get_next_batch_to_run()
-        if batch is None:
-            self.scheduler.on_idle()
+        scheduler, lane = self.scheduler, self.scheduler.lane
+        batch = scheduler.get_next_batch_to_run()
+        was_busy = batch is not None or (lane is not None and lane.is_busy)
+        if lane is not None and was_busy:
+            if batch is not None:
+                lane.launch(batch)
+            lane.settle(leave=int(batch is not None))
+        elif batch is not None:
+            scheduler.process_batch_result(batch, scheduler.run_batch(batch))
         else:
-            self.scheduler.process_batch_result(batch, self.scheduler.run_batch(batch))
-        self.memory.check_integrity(self.scheduler.live.holders())
-        return batch is not None
+            scheduler.on_idle()
+        self.memory.check_integrity(scheduler.live.holders())
+        return was_busy
 
     def run(self, *inputs: SchedulerInput, limit: int = 20_000) -> dict[str, Answer]:
         """Until idle."""

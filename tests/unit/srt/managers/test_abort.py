@@ -37,7 +37,7 @@ class Aborting:
         self.victim: Req | None = None
         self.turns: int | None = None  # since the abort arrived
 
-    def receive(self, *, block: bool) -> list[SchedulerInput]:
+    def receive(self, *, wait: float | None) -> list[SchedulerInput]:
         scheduler = self._engine.scheduler
         if self.victim is None:
             req = scheduler.live.get(VICTIM)

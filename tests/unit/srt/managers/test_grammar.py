@@ -67,7 +67,7 @@ def test_a_fulfilled_grammar_ends_the_answer(engine: Engine) -> None:
 
 def test_nobody_waits_for_another_one_s_grammar(engine: Engine, backend: Backend) -> None:
     engine.send(generate("slow", prompt_of(5), 10, regex="slow"), generate("b", prompt_of(9), 4))
-    for _ in range(4):
+    while "b" in engine.scheduler.live:
         assert engine.step()
     assert engine.outbox.answers["b"].finish is not None
     assert not engine.scheduler.is_idle

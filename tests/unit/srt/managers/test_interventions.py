@@ -42,7 +42,7 @@ def test_running_request_is_aborted_and_its_neighbours_go_on() -> None:
     engine.send(AbortInput(rids=["job-1"]))
     answers = engine.run()
     assert aborted(engine, "job-1")
-    assert len(answers["job-1"].token_ids) == 5
+    assert len(answers["job-1"].token_ids) in (4, 5)
     for rid in ("job-10", "job-11"):
         assert answers[rid].token_ids == reference(prompts[rid], 30)
 
@@ -167,8 +167,8 @@ def test_longest_prefix_first_counts_anew_what_is_cached() -> None:
     engine.step()
     engine.send(*(generate(f"r{i}", [*shared, i], 5) for i in range(4)))
     assert waiting_uncached(engine) == 4 * 61
-    for _ in range(8):  # r0 has ended, r1 runs
-        engine.step()
+    while not any(req.rid == "r1" for req in engine.scheduler.running.reqs):
+        assert engine.step()
     assert waiting_uncached(engine) == 2
 
 

@@ -9,6 +9,7 @@ import torch
 from sglang.srt.core.config import ScheduleConfig
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
+from sglang.srt.managers.batch_layout import take_in
 from sglang.srt.managers.prefill import PrefillPlanner
 from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.managers.waiting_queue import WaitingQueue
@@ -47,11 +48,15 @@ class Planning:
         req = self.wait("running", prompt, max_new_tokens)
         assert self.plan(0.0) == ["running"]
         self.memory.share_prompt(req)
+        self.planner.joined(req)
         self.running.append(req)
 
     def plan(self, ratio: float = 1.0) -> list[str]:
         batch = self.planner.plan(self.waiting, self.running, ratio)
-        return [req.rid for req in batch.reqs] if batch is not None else []
+        if batch is None:
+            return []
+        take_in(batch)
+        return [req.rid for req in batch.reqs]
 
 
 def test_running_answers_are_expected_to_use_their_share() -> None:
@@ -147,6 +152,7 @@ def keys_and_comparisons(monkeypatch: pytest.MonkeyPatch, num_waiting: int) -> i
             patch.setattr(RadixKey, name, counting(getattr(RadixKey, name)))
         assert planning.plan(ratio=0.0) == ["r0"]
         planning.memory.share_prompt(first)
+        planning.planner.joined(first)
         assert len(planning.plan(ratio=0.0)) == num_waiting - 1
     return counts
 

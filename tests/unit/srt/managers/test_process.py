@@ -176,7 +176,7 @@ def test_readable_descriptor_wakes_an_idle_inbox_up(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     inbox = Inbox(pull, wake_fds=[read_end])
     os.write(write_end, b"\0")
-    assert inbox.receive(block=True) == [ShutdownInput()]
+    assert inbox.receive(wait=None) == [ShutdownInput()]
     for fd in (read_end, write_end):
         os.close(fd)
     context.destroy(linger=0)
@@ -188,12 +188,12 @@ def test_busy_inbox_does_not_wait_and_drains_in_order(tmp_path: Path) -> None:
     pull.bind(f"ipc://{tmp_path}/in")
     push.connect(f"ipc://{tmp_path}/in")
     inbox = Inbox(pull)
-    assert inbox.receive(block=False) == []
+    assert inbox.receive(wait=0) == []
     sent = [AbortInput(rids=[f"{i}"], message="x") for i in range(5)]
     for value in sent:
         push.send(msgspec.msgpack.encode(value))
     received: list[SchedulerInput] = []
     while len(received) < 5:
-        received += inbox.receive(block=True)
+        received += inbox.receive(wait=None)
     assert received == sent
     context.destroy(linger=0)

@@ -61,7 +61,7 @@ def test_b108_room_is_counted_in_pages() -> None:
     most_running = 0
     while engine.step():
         most_running = max(most_running, len(engine.scheduler.running.reqs))
-    assert most_running > 190 // 2
+    assert most_running >= 190 // 2
     answers = engine.outbox.answers
     assert sum(answer.last.num_retractions for answer in answers.values()) > 0
     assert all(answers[rid].token_ids == reference(prompts[rid], 3) for rid in prompts)

@@ -4,13 +4,23 @@ import random
 
 import pytest
 
+from sglang.srt.core.config import PriorityConfig
 from sglang.srt.core.messages import AbortInput
 from tests.unit.srt.managers.engine import Engine, generate, prompt_of, reference
 
 
 @pytest.mark.parametrize("page_size", [1, 16, 64])
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("options", [{}, {"disable_radix_cache": True}, {"schedule_policy": "lpm"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"disable_radix_cache": True},
+        {"schedule_policy": "lpm"},
+        {"mixed_chunk": True},
+        {"priority": PriorityConfig(enabled=True), "retraction_policy": "priority"},
+    ],
+)
 def test_random_traffic(page_size: int, seed: int, options: dict[str, object]) -> None:
     rng = random.Random(seed)
     engine = Engine(
@@ -29,7 +39,15 @@ def test_random_traffic(page_size: int, seed: int, options: dict[str, object]) -
         prompt = base[: rng.randrange(161)] + prompt_of(length, rng.randrange(40))
         count = rng.choice([0, 1, 2, 30, 150])
         wanted[f"r{i}"] = (prompt, count)
-        engine.send(generate(f"r{i}", prompt, count, extra_key=rng.choice([None, None, "k"])))
+        engine.send(
+            generate(
+                f"r{i}",
+                prompt,
+                count,
+                extra_key=rng.choice([None, None, "k"]),
+                priority=rng.choice([None, 0, 50]),
+            )
+        )
         for _ in range(rng.randrange(6)):
             engine.step()
         if rng.random() < 0.15:

@@ -13,10 +13,10 @@ class OneRequestInbox:
         self.ratio_at_wait: float | None = None
         self.used_at_wait: int | None = None
 
-    def receive(self, *, block: bool) -> list[SchedulerInput]:
+    def receive(self, *, wait: float | None) -> list[SchedulerInput]:
         if self.waiting:
             return [self.waiting.pop()]
-        if not block:
+        if wait is not None:
             return []
         self.ratio_at_wait = self.engine.scheduler.ratio.value
         last = self.engine.outbox.sent[-1]

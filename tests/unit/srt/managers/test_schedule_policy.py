@@ -81,3 +81,19 @@ def test_every_answer_is_right_in_every_order(policy: str) -> None:
     }
     answers = engine.run(*(generate(rid, prompt, 6) for rid, prompt in prompts.items()))
     assert all(answers[rid].token_ids == reference(prompts[rid], 6) for rid in prompts)
+
+
+def test_routing_key_follows_what_runs() -> None:
+    engine = Engine(schedule_policy="routing-key", max_running_requests=4)
+    running = ["x", "y", "y", None]
+    engine.send(*(generate(f"run{i}", prompt_of(9, i), 40, routing_key=key)
+                  for i, key in enumerate(running)))  # fmt: skip
+    while len(engine.scheduler.running.reqs) < 4:
+        assert engine.step()
+    waiting = ["z", "x", None, "y", "x"]
+    engine.send(*(generate(f"{i}:{key}", prompt_of(9, 9 + i), 2, routing_key=key)
+                  for i, key in enumerate(waiting)))  # fmt: skip
+    engine.step()
+    queue = [req.rid for req in engine.scheduler.waiting]
+    assert queue == ["3:y", "1:x", "4:x", "0:z", "2:None"]
+    engine.run()
