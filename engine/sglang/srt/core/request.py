@@ -34,6 +34,7 @@ class Req:
     logprob_start_len: int = -1
     top_logprobs_num: int = 0
     token_ids_logprob: list[int] = field(default_factory=list)
+    wants_embedding: bool = False
     stream: bool = True
     priority: int | None = None
     extra_key: str | None = None
@@ -59,8 +60,13 @@ class Req:
     num_sent_tokens: int = 0
     output_logprobs: LogprobRows = field(default_factory=LogprobRows)
     input_logprobs: LogprobRows | None = None
+    embedding: list[float] | None = None
     text_state: Any = None  # incremental decoder and stop matcher, made when stop strings exist
     grammar: Any = None  # the BaseGrammarObject of this answer alone
+    # The CustomLogitProcessor, one object for all requests that name it alike; set at admission.
+    logit_processor: Any = None
+    # What it gets of this request: `custom_params` and the request itself as `__req__`.
+    logit_processor_params: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         assert self.origin_input_ids, "a request has at least one prompt token"

@@ -9,6 +9,22 @@ from sglang.srt.core.sampling_params import SamplingParams
 from sglang.srt.sampling.penalties import is_penalized
 
 
+def needs_history(req: Req) -> bool:
+    """Whether the sampler reads the answer so far: all tokens before the next must be known."""
+    params = req.sampling_params
+    return bool(
+        is_penalized(params)
+        or _is_held_open(req)
+        or req.grammar is not None
+        or req.logit_processor is not None
+    )
+
+
+def _is_held_open(req: Req) -> bool:
+    params = req.sampling_params
+    return not params.ignore_eos and len(req.output_ids) < params.min_new_tokens
+
+
 class BatchParams:
     """What the sampler has to do for these requests, by row."""
 
