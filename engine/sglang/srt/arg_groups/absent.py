@@ -14,7 +14,6 @@ _PARSERS = "this version does not parse tool calls or reasoning; leave the optio
 ABSENT_FLAGS = {
     "--model-type": "it chooses the program that serves; it is a flag of `sglang serve` alone.",
     "--quantization": _QUANTIZATION,
-    "--kv-cache-dtype": "the KV cache has the type of --dtype.",
     "--trust-remote-code": "code from a checkpoint is never executed.",
     "--skip-tokenizer-init": "the engine always works on token ids; leave the option out.",
     "--tokenizer-mode": "the tokenizer is always read from tokenizer.json.",

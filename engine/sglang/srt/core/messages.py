@@ -222,3 +222,4 @@ class Failed(msgspec.Struct, tag="failed", kw_only=True):
 
 
 SchedulerOutput = StepOutput | ControlOutput | LoadProgress | Ready | Failed
+    kv_cache_dtype: str = ""  # what the pool stores, as torch names it

@@ -98,6 +98,7 @@ class EngineService:
             "max_running_requests": ready.max_running_requests,
             "max_total_tokens": ready.max_total_num_tokens,
             "page_size": ready.page_size,
+            "kv_cache_dtype": ready.kv_cache_dtype,
         }
 
     def scheduler_info(self) -> dict[str, Any]:
@@ -124,6 +125,7 @@ class EngineService:
             "memory_usage": {
                 "weight": ready.weight_bytes / GIGABYTE,
                 "kvcache": ready.kv_cell_bytes * ready.max_total_num_tokens / GIGABYTE,
+                "kv_cell_bytes": ready.kv_cell_bytes,
                 "graph": 0.0,
                 "token_capacity": ready.max_total_num_tokens,
             },

@@ -216,3 +216,4 @@ def ready_message(worker: TpModelWorker, server_args: ServerArgs, startup_second
 def tokenizer_folder(server_args: ServerArgs) -> str:
     """The folder with tokenizer.json, template and configuration; made when it is not there."""
     return str(ensure_assets(Path(server_args.tokenizer_path or server_args.model_path)))
+        kv_cache_dtype=str(worker.runner.kv_dims.dtype).removeprefix("torch."),

@@ -11,11 +11,12 @@ from sglang.srt.core.batch import ForwardBatch, GenerationBatchResult
 from sglang.srt.core.request import Req
 from sglang.srt.layers.attention.attention_registry import create_attention_backend
 from sglang.srt.layers.logits_processor import LogitsOutput
-from sglang.srt.mem_cache.memory_pool import KVDims, MHATokenToKVPool, ReqToTokenPool
-from sglang.srt.model_executor.dtype import resolve_dtype
+from sglang.srt.mem_cache.memory_pool import KVCache, ReqToTokenPool
+from sglang.srt.model_executor.dtype import resolve_dtype, resolve_kv_dtype
 from sglang.srt.model_executor.memory import (
     MemoryPlan,
     MemoryWishes,
+    kv_dims_of,
     plan_memory,
     return_free_memory,
 )
@@ -32,6 +33,7 @@ class RunnerConfig:
 
     device: str = "cpu"
     dtype: str = "auto"  # auto | float32 | float | bfloat16 | half | float16
+    kv_cache_dtype: str = "auto"  # auto: as dtype
     load_format: str = "auto"  # auto | safetensors | gguf | dummy
     attention_backend: str = "torch_native"
     memory: MemoryWishes = MemoryWishes()
@@ -64,28 +66,27 @@ class ModelRunner:
             model_config, config.load_format, self.dtype, self.device, progress=progress
         )
         self.weight_bytes = weight_bytes(self.model)
-        self.kv_dims = KVDims(
-            model_config.num_hidden_layers,
-            model_config.num_key_value_heads,
-            model_config.head_dim,
-            self.dtype,
-        )
+        self.kv_dims = kv_dims_of(model_config, resolve_kv_dtype(config.kv_cache_dtype, self.dtype))
         self.memory_plan: MemoryPlan = plan_memory(
             self.kv_dims.cell_bytes, self.weight_bytes, self.device, config.memory
+        )
+        logger.info(
+            "KV pool: %s; %d tokens = %.2f GiB.",
+            self.kv_dims.arithmetic(),
+            self.memory_plan.max_total_num_tokens,
+            self.memory_plan.pool_bytes / 2**30,
         )
         self.attn_backend = create_attention_backend(config.attention_backend, self)
         self.sampler = Sampler(model_config.vocab_size, self.device, config.random_seed)
         self.req_to_token_pool: ReqToTokenPool | None = None
-        self.token_to_kv_pool: MHATokenToKVPool | None = None
+        self.token_to_kv_pool: KVCache | None = None
 
     @property
     def max_total_num_tokens(self) -> int:
         """KV tokens that fit: a multiple of the page size."""
         return self.memory_plan.max_total_num_tokens
 
-    def attach_memory(
-        self, req_to_token_pool: ReqToTokenPool, token_to_kv_pool: MHATokenToKVPool
-    ) -> None:
+    def attach_memory(self, req_to_token_pool: ReqToTokenPool, token_to_kv_pool: KVCache) -> None:
         """Called once, before the first `forward`."""
         self.req_to_token_pool = req_to_token_pool
         self.token_to_kv_pool = token_to_kv_pool

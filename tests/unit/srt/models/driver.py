@@ -35,6 +35,8 @@ class Driver:
     path: Path
     load_format: str = "auto"
     attention_backend: str = "torch_native"
+    kv_cache_dtype: str = "auto"
+    memory_wishes: MemoryWishes = MemoryWishes(max_total_tokens=POOL_TOKENS)
     filled: dict[Req, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -42,7 +44,8 @@ class Driver:
             dtype="float32",
             load_format=self.load_format,
             attention_backend=self.attention_backend,
-            memory=MemoryWishes(max_total_tokens=POOL_TOKENS),
+            kv_cache_dtype=self.kv_cache_dtype,
+            memory=self.memory_wishes,
             random_seed=0,
         )
         self.runner = ModelRunner(ModelConfig.from_path(self.path), config)

@@ -26,14 +26,15 @@ class _Slots:
     num_requests: int
     padded_len: int
 
-    def read(self, buffer: torch.Tensor) -> torch.Tensor:
+    def read(self, buffer: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """What the pool holds there, in the type that is computed in."""
         # buffer: [slots, kv_heads, head_dim] -> [num_requests, kv_heads, padded_len, head_dim]
         if self.start is not None:
             rows = buffer[self.start : self.start + self.padded_len]
         else:
             rows = buffer.index_select(0, self.indices)
         shape = (self.num_requests, self.padded_len, *buffer.shape[1:])
-        return rows.view(shape).transpose(1, 2)
+        return rows.to(dtype).view(shape).transpose(1, 2)
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class TorchNativeAttnBackend(AttentionBackend):
             return _attend_by_products(heads, keys, values, mask, layer.scaling)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         for group in self._decode_groups:
-            keys, values = (group.slots.read(buffer) for buffer in buffers)
+            keys, values = (group.slots.read(buffer, q.dtype) for buffer in buffers)
             if group.rows is None:
                 return _attend(heads, keys, values, group.mask, layer.scaling)
             own = heads.index_select(0, group.rows)
@@ -134,7 +135,7 @@ class TorchNativeAttnBackend(AttentionBackend):
             if part.slots is None:
                 part_k, part_v = (x[rows].transpose(0, 1).unsqueeze(0) for x in (k, v))
             else:
-                part_k, part_v = part.slots.read(keys), part.slots.read(values)
+                part_k, part_v = (part.slots.read(x, q.dtype) for x in (keys, values))
             out = F.scaled_dot_product_attention(
                 q[rows].transpose(0, 1).unsqueeze(0),
                 part_k,
