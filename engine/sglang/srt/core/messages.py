@@ -6,6 +6,7 @@ Both directions are tagged unions, so one decoder serves a socket. The scheduler
 
 import msgspec
 
+from sglang.srt.core.kv_events import KvEvent
 from sglang.srt.core.sampling_params import SamplingParams
 
 PROTOCOL_VERSION = 1
@@ -166,6 +167,7 @@ class StepOutput(msgspec.Struct, tag="step", kw_only=True):
 
     outputs: list[RequestOutput]
     load: LoadSnapshot
+    kv_events: list[KvEvent] = []  # of the prefix cache, in order; empty until somebody wants them
 
 
 class ControlOutput(msgspec.Struct, tag="control", kw_only=True, omit_defaults=True):

@@ -25,7 +25,7 @@ from sglang.srt.core.messages import (
 )
 from sglang.srt.core.request import Req, RequestState
 from sglang.srt.managers.admission import Refused, admit
-from sglang.srt.managers.control import ControlTable
+from sglang.srt.managers.control import ControlTable, start_kv_events
 from sglang.srt.managers.decode import RunningBatch
 from sglang.srt.managers.inbox import Inbox
 from sglang.srt.managers.live_requests import LiveRequests
@@ -78,7 +78,13 @@ class Scheduler:
         self.outputs = OutputAssembler(config.stream_interval)
         self.stats = LoadStats(memory, parts.clock)
         self.watchdog = Watchdog(config.watchdog_timeout)
-        self.control = ControlTable({"flush_cache": self.flush_cache, "loads": self.loads})
+        self.control = ControlTable(
+            {
+                "flush_cache": self.flush_cache,
+                "loads": self.loads,
+                "kv_events": start_kv_events(memory.tree_cache),
+            }
+        )
         self.grammar_manager = GrammarManager(parts.grammar_backend, clock=parts.clock)
         self.live = LiveRequests(
             memory, self.waiting, self.prefill, self.running, self.grammar_manager
@@ -278,10 +284,12 @@ class Scheduler:
 
     def _report(self, *, only_news: bool = False) -> None:
         outputs, load = self.outputs.take(), self._load()
+        kv_events = self.memory.tree_cache.take_events()
+        only_news = only_news and not kv_events
         if only_news and not outputs and load == self._last_load:
             return
         self._last_load = load
-        self.outbox.send(StepOutput(outputs=outputs, load=load))
+        self.outbox.send(StepOutput(outputs=outputs, kv_events=kv_events, load=load))
 
 
 def run_scheduler_process(server_args: ServerArgs, port_args: PortArgs, gpu_id: int = 0) -> None:

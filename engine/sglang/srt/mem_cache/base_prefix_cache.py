@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from sglang.srt.core.kv_events import KvEvent
 from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
+from sglang.srt.mem_cache.kv_events import KvEventRecorder
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ class CacheInitParams:
     page_size: int = 1
     eviction_policy: str = "lru"
     clock: Callable[[], float] = monotonic  # of access times, in seconds
+    enable_kv_cache_events: bool = False  # from the start, without `start_kv_events`
 
 
 @dataclass
@@ -96,6 +99,7 @@ class BasePrefixCache(ABC):
     token_to_kv_pool_allocator: BaseTokenToKVPoolAllocator
     page_size: int
     counters: CacheCounters
+    kv_events: KvEventRecorder | None = None  # None: off
 
     @abstractmethod
     def reset(self) -> None:
@@ -146,6 +150,16 @@ class BasePrefixCache(ABC):
 
     def total_size(self) -> int:
         return self.evictable_size() + self.protected_size()
+
+    def start_kv_events(self) -> None:
+        """From now on `take_events` tells what changes; the first ones tell what is there.
+
+        Without effect when events are on, or where nothing is shared.
+        """
+
+    def take_events(self) -> list[KvEvent]:
+        """What was stored and dropped since the last call, once per page. Empty while off."""
+        return [] if self.kv_events is None else self.kv_events.take()
 
     def pretty_print(self) -> None:
         """Prints the content, for people."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from sglang.srt.core.kv_events import CPU_PINNED
 from sglang.srt.core.request import Req
 from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import (
@@ -21,6 +22,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     MatchResult,
 )
 from sglang.srt.mem_cache.evict_policy import get_eviction_strategy, victim_queue_class
+from sglang.srt.mem_cache.kv_events import KvEventRecorder
 from sglang.srt.mem_cache.radix_key import RadixKey, TreeNode, shown, whole_pages
 
 __all__ = ["RadixCache", "RadixKey", "TreeNode"]
@@ -48,6 +50,7 @@ class RadixCache(BasePrefixCache):
         self.eviction_strategy = get_eviction_strategy(params.eviction_policy)
         self._victims = victim_queue_class(self.eviction_strategy)
         self.counters = CacheCounters()
+        self.kv_events = KvEventRecorder(self.page_size) if params.enable_kv_cache_events else None
         self.reset()
 
     @classmethod
@@ -56,11 +59,15 @@ class RadixCache(BasePrefixCache):
         disable: bool = False,
         mock_allocator: BaseTokenToKVPoolAllocator | None = None,
         page_size: int = 1,
+        enable_kv_cache_events: bool = False,
     ) -> "RadixCache":
         """A tree without pools: values are token ids."""
         return cls(
             CacheInitParams(
-                disable=disable, token_to_kv_pool_allocator=mock_allocator, page_size=page_size
+                disable=disable,
+                token_to_kv_pool_allocator=mock_allocator,
+                page_size=page_size,
+                enable_kv_cache_events=enable_kv_cache_events,
             )
         )
 
@@ -71,6 +78,8 @@ class RadixCache(BasePrefixCache):
         self._evictable_leaves: dict[int, TreeNode] = {}
         self._evictable_size = 0
         self._protected_size = 0
+        if self.kv_events is not None:
+            self.kv_events.cleared()
 
     # ---------------------------------------------------------------- prefixes
 
@@ -151,6 +160,8 @@ class RadixCache(BasePrefixCache):
         self._evictable_size += len(key)
         self._note(leaf)
         self._note(parent)
+        if self.kv_events is not None:
+            self.kv_events.stored(leaf)
 
     # ---------------------------------------------------------------- requests
 
@@ -168,7 +179,10 @@ class RadixCache(BasePrefixCache):
             prefix_len = self.insert(_insert_params(req, slots[:aligned])).prefix_len
             self._free(slots[protected:prefix_len])
             self._free(slots[aligned:])
-        self._release(req)
+        self.dec_lock_ref(req.last_node)
+        self.req_to_token_pool.free(req)
+        req.last_node, req.prefix_indices = None, None
+        req.kv_committed_len = req.cache_protected_len = 0
 
     def cache_unfinished_req(self, req: Req, chunked: bool = False) -> None:
         committed, protected = req.kv_committed_len, req.cache_protected_len
@@ -190,12 +204,6 @@ class RadixCache(BasePrefixCache):
         req.prefix_indices = torch.cat([match.device_indices, slots[aligned:]])
         req.last_node = match.last_device_node
         req.cache_protected_len = aligned
-
-    def _release(self, req: Req) -> None:
-        self.dec_lock_ref(req.last_node)
-        self.req_to_token_pool.free(req)
-        req.last_node, req.prefix_indices = None, None
-        req.kv_committed_len = req.cache_protected_len = 0
 
     # ---------------------------------------------------------------- eviction
 
@@ -223,6 +231,8 @@ class RadixCache(BasePrefixCache):
         self._evictable_size -= len(leaf.key)
         leaf.value = None
         self._note(parent)
+        if self.kv_events is not None:
+            self.kv_events.removed(leaf)
 
     def inc_lock_ref(self, node: TreeNode | None) -> IncLockRefResult:
         before = self._evictable_size
@@ -263,6 +273,19 @@ class RadixCache(BasePrefixCache):
     def protected_size(self) -> int:
         return self._protected_size
 
+    # ---------------------------------------------------------------- events
+
+    def start_kv_events(self) -> None:
+        if self.kv_events is not None:
+            return
+        self.kv_events = KvEventRecorder(self.page_size)
+        self.kv_events.cleared()
+        for node in _below(self.root_node):
+            if not node.evicted:
+                self.kv_events.stored(node)
+            if node.backuped:
+                self.kv_events.stored(node, CPU_PINNED)
+
     # ---------------------------------------------------------------- for people
 
     def pretty_print(self) -> None:
@@ -277,6 +300,15 @@ class RadixCache(BasePrefixCache):
 def value_of(node: TreeNode) -> torch.Tensor:
     assert node.value is not None, f"node {node.id} of the tree was evicted"
     return node.value
+
+
+def _below(root: TreeNode) -> Iterator[TreeNode]:
+    """All nodes but the root, parents first."""
+    stack = list(root.children.values())
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(node.children.values())
 
 
 def _insert_params(req: Req, slots: torch.Tensor, chunked: bool = False) -> InsertParams:
