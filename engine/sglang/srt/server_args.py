@@ -16,7 +16,7 @@ from sglang.srt.arg_groups.attention import check_attention_backend, default_att
 from sglang.srt.arg_groups.declaration import Option, options_of
 from sglang.srt.arg_groups.kernels import KernelArgs
 from sglang.srt.arg_groups.memory import MemoryArgs, check_memory
-from sglang.srt.arg_groups.model import ModelArgs
+from sglang.srt.arg_groups.model import ModelArgs, check_model
 from sglang.srt.arg_groups.process import ProcessArgs
 from sglang.srt.arg_groups.scheduling import SchedulingArgs, check_scheduling
 from sglang.srt.arg_groups.serving import ServingArgs, check_serving
@@ -85,6 +85,7 @@ class ServerArgs(
             option.check(getattr(self, option.name))
         if not self.model_path:
             raise ValueError("--model-path must not be empty")
+        check_model(self, self.speculative_algorithm)
         check_serving(self, self.front_door)
         check_answers(self)
         check_memory(self)

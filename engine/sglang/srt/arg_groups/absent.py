@@ -18,7 +18,6 @@ ABSENT_FLAGS = {
     "--skip-tokenizer-init": "the engine always works on token ids; leave the option out.",
     "--tokenizer-mode": "the tokenizer is always read from tokenizer.json.",
     "--revision": "pass a local folder, or download that revision first.",
-    "--is-embedding": "only generation models are served.",
     "--enable-multimodal": "only text models are served.",
     "--enable-cache-report": "cached tokens are always reported; leave the option out.",
     "--disable-overlap-schedule": "steps are never overlapped; leave the option out.",

@@ -79,3 +79,4 @@ class GenerationBatchResult:
     next_token_ids: list[int]
     output_logprobs: list[LogprobRows | None]  # one new position each, for requests that want them
     input_logprobs: list[LogprobRows | None]  # the prompt positions that this pass computed
+    embeddings: list[list[float]] | None = None  # of a model that embeds: its rows, and no tokens

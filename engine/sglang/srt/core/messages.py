@@ -37,6 +37,7 @@ class GenerateInput(msgspec.Struct, tag="generate", kw_only=True, omit_defaults=
     logprob_start_len: int = -1
     top_logprobs_num: int = 0
     token_ids_logprob: list[int] = []
+    wants_embedding: bool = False  # the prompt's vector, and no tokens
     stream: bool = True
     priority: int | None = None
     extra_key: str | None = None
@@ -125,6 +126,7 @@ class RequestOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     finish: FinishReason | None = None
     output_logprobs: LogprobRows | None = None
     input_logprobs: LogprobRows | None = None  # once, with the first output
+    embedding: list[float] | None = None
 
 
 class LoadSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -42,6 +42,25 @@ def answer_inputs(
     ]
 
 
+def embedding_input(
+    rid: str,
+    input_ids: list[int],
+    *,
+    vocab_size: int,
+    context_len: int,
+    prompt_field: str = "input_ids",
+) -> GenerateInput:
+    """The input that asks for a prompt's vector. Raises InvalidRequest."""
+    check_prompt(input_ids, vocab_size, context_len, prompt_field)
+    return GenerateInput(
+        rid=rid,
+        input_ids=input_ids,
+        sampling=SamplingParams(max_new_tokens=0).normalized(),
+        wants_embedding=True,
+        stream=False,
+    )
+
+
 def answer_rid(request_id: str, index: int, n: int) -> str:
     """The scheduler's id of one answer."""
     return request_id if n == 1 else f"{request_id}#{index}"

@@ -61,7 +61,7 @@ class EngineService:
             "model_path": args.model_path,
             "tokenizer_path": self._tokenizer_path(),
             "served_model_name": args.served_model_name,
-            "is_generation": True,
+            "is_generation": not args.is_embedding,
             "weight_version": args.weight_version,
             "preferred_sampling_params": args.preferred_sampling_params or "",
             "default_sampling_params_json": json.dumps(self._default_sampling()),

@@ -18,6 +18,7 @@ class Limits:
     vocab_size: int
     eos_token_ids: frozenset[int]
     has_grammar_backend: bool = False
+    is_embedding: bool = False  # the model answers with vectors, and with nothing else
 
     @property
     def max_req_input_len(self) -> int:
@@ -40,6 +41,7 @@ def admit(request: GenerateInput, limits: Limits) -> Req:
     against the context); what is refused here depends on the pool and on what this engine serves.
     """
     _assert_checked(request, limits)
+    _check_kind(request, limits)
     _check_pool(len(request.input_ids), limits)
     _check_constraint(request.sampling, limits)
     prompt_len = len(request.input_ids)
@@ -52,6 +54,7 @@ def admit(request: GenerateInput, limits: Limits) -> Req:
         logprob_start_len=request.logprob_start_len,
         top_logprobs_num=request.top_logprobs_num,
         token_ids_logprob=request.token_ids_logprob,
+        wants_embedding=request.wants_embedding,
         stream=request.stream,
         priority=request.priority,
         extra_key=request.extra_key,
@@ -64,6 +67,18 @@ def _assert_checked(request: GenerateInput, limits: Limits) -> None:
     assert 0 < len(ids) < limits.context_len, f"{request.rid}: a prompt of {len(ids)} tokens"
     assert min(ids) >= 0 and max(ids) < limits.vocab_size, f"{request.rid}: foreign token ids"
     assert -1 <= start <= len(ids), f"{request.rid}: logprob_start_len is {start}"
+
+
+def _check_kind(request: GenerateInput, limits: Limits) -> None:
+    if request.wants_embedding and not limits.is_embedding:
+        raise Refused(
+            "This engine generates text and gives no embeddings; start one with --is-embedding."
+        )
+    if limits.is_embedding and not request.wants_embedding:
+        raise Refused(
+            "This engine was started with --is-embedding and generates no text; ask it for "
+            "embeddings, or start one without --is-embedding."
+        )
 
 
 def _check_pool(prompt_len: int, limits: Limits) -> None:

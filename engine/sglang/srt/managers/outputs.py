@@ -43,6 +43,7 @@ def _news(req: Req) -> RequestOutput:
         finish=req.finished_reason,
         output_logprobs=_rows_from(req.output_logprobs, first) if req.return_logprob else None,
         input_logprobs=req.input_logprobs,
+        embedding=req.embedding,
     )
     req.num_sent_tokens, req.input_logprobs = len(req.output_ids), None
     return output

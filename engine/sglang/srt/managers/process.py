@@ -143,6 +143,7 @@ def limits_of(worker: TpModelWorker, *, has_grammar_backend: bool = False) -> Li
         vocab_size=worker.model_config.vocab_size,
         eos_token_ids=frozenset(worker.model_config.eos_token_ids),
         has_grammar_backend=has_grammar_backend,
+        is_embedding=worker.is_embedding,
     )
 
 
@@ -170,10 +171,18 @@ def _request_memory(worker: TpModelWorker, server_args: ServerArgs) -> RequestMe
 def warm_up(scheduler: "Scheduler") -> None:
     """One real generation: kernels are loaded and a broken model shows before traffic comes."""
     limits = scheduler.limits
-    params = SamplingParams(max_new_tokens=min(2, limits.context_len - 1), ignore_eos=True)
+    num_tokens = 0 if limits.is_embedding else min(2, limits.context_len - 1)
+    params = SamplingParams(max_new_tokens=num_tokens, ignore_eos=True)
     token = min(limits.eos_token_ids, default=0)
     scheduler.process_input_requests(
-        [GenerateInput(rid=WARM_UP_RID, input_ids=[token], sampling=params.normalized())]
+        [
+            GenerateInput(
+                rid=WARM_UP_RID,
+                input_ids=[token],
+                sampling=params.normalized(),
+                wants_embedding=limits.is_embedding,
+            )
+        ]
     )
     req = scheduler.live.get(WARM_UP_RID)
     while batch := scheduler.get_next_batch_to_run():

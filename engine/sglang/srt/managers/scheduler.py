@@ -152,6 +152,8 @@ class Scheduler:
             if req is self.prefill.chunked:
                 self.memory.share_prompt(req, chunked=True)
                 continue
+            if result.embeddings is not None:
+                req.embedding = result.embeddings[i]
             num_new_tokens += self._take_token(req, token_id, output_rows)
             self._settle(req, is_prefill)
         self.stats.stepped(num_new_tokens)

@@ -11,6 +11,7 @@ from sglang.srt.core.batch import ForwardBatch, GenerationBatchResult
 from sglang.srt.core.request import Req
 from sglang.srt.layers.attention.attention_registry import create_attention_backend
 from sglang.srt.layers.logits_processor import LogitsOutput
+from sglang.srt.layers.pooler import Pooler
 from sglang.srt.mem_cache.memory_pool import KVCache, ReqToTokenPool
 from sglang.srt.model_executor.dtype import resolve_dtype, resolve_kv_dtype
 from sglang.srt.model_executor.memory import (
@@ -38,6 +39,7 @@ class RunnerConfig:
     attention_backend: str = "torch_native"
     memory: MemoryWishes = MemoryWishes()
     random_seed: int | None = None  # of requests without a seed of their own; None: from the OS
+    is_embedding: bool = False  # passes end in a vector per request instead of logits
 
 
 class ModelRunner:
@@ -65,6 +67,8 @@ class ModelRunner:
         self.model = load_model(
             model_config, config.load_format, self.dtype, self.device, progress=progress
         )
+        if config.is_embedding:
+            self._make_it_embed()
         self.weight_bytes = weight_bytes(self.model)
         self.kv_dims = kv_dims_of(model_config, resolve_kv_dtype(config.kv_cache_dtype, self.dtype))
         self.memory_plan: MemoryPlan = plan_memory(
@@ -109,6 +113,14 @@ class ModelRunner:
         self.attn_backend.init_forward_metadata(forward_batch)
         return self.model(forward_batch.input_ids, forward_batch.positions, forward_batch)
 
+    def _make_it_embed(self) -> None:
+        if not hasattr(self.model, "logits_processor"):
+            raise ValueError(
+                f"--is-embedding: {type(self.model).__name__} has no logits_processor that could "
+                "give way to a pooler; this model only generates"
+            )
+        self.model.logits_processor = Pooler()
+
     @torch.inference_mode()
     def sample(
         self, logits_output: LogitsOutput, reqs: Sequence[Req], forward_batch: ForwardBatch
@@ -119,12 +131,14 @@ class ModelRunner:
         Input logprobs cover the prompt tokens whose predecessor is in this pass; the first prompt
         token, which nothing predicts, is not among them.
         """
+        logits = logits_output.next_token_logits
+        assert logits is not None, "a model that embeds gives nothing to choose from"
         final = [
             length >= req.seq_len
             for req, length in zip(reqs, forward_batch.seq_lens_cpu, strict=True)
         ]
         next_ids, output_rows = self.sampler.sample(
-            logits_output.next_token_logits, reqs, forward_batch.seq_lens_cpu, final
+            logits, reqs, forward_batch.seq_lens_cpu, final
         )
         input_rows = prompt_logprobs(
             self.model.compute_logits, logits_output.prompt_hidden_states, reqs, forward_batch

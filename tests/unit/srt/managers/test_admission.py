@@ -1,5 +1,7 @@
 """Admission refuses what the pool and the engine cannot serve; the rest was checked before."""
 
+import dataclasses
+
 import pytest
 
 from sglang.srt.managers.admission import Limits, Refused, admit
@@ -39,3 +41,15 @@ def test_constraint_is_refused_by_name(constraint: str) -> None:
 
 def test_answer_is_limited_by_the_pool() -> None:
     assert admit(generate("r", prompt_of(60), 50), LIMITS).max_new_tokens == 5
+
+
+def test_embedding_is_refused_by_an_engine_that_generates() -> None:
+    with pytest.raises(Refused, match="--is-embedding"):
+        admit(generate("r", [1], 0, wants_embedding=True), LIMITS)
+
+
+def test_generation_is_refused_by_an_engine_that_embeds() -> None:
+    limits = dataclasses.replace(LIMITS, is_embedding=True)
+    with pytest.raises(Refused, match="started with --is-embedding and generates no text"):
+        admit(generate("r", [1], 1), limits)
+    assert admit(generate("r", [1], 0, wants_embedding=True), limits).wants_embedding
