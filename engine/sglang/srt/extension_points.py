@@ -28,6 +28,18 @@ for _name in ("LRU", "LFU", "FIFO", "MRU", "FILO", "Priority", "SLRU"):
 GRAMMAR_BACKENDS: Registry[Callable[..., Any]] = Registry("grammar backend")
 GRAMMAR_BACKENDS.register_lazy("none", "sglang.srt.constrained.base_grammar_backend:no_backend")
 
+# class or factory() -> CustomLogitProcessor; requests may use these by name
+LOGIT_PROCESSORS: Registry[Callable[..., Any]] = Registry("custom logit processor")
+for _name, _class in (
+    ("disallowed_tokens", "DisallowedTokensLogitsProcessor"),
+    ("thinking_budget", "ThinkingBudgetLogitProcessor"),
+):
+    LOGIT_PROCESSORS.register_lazy(_name, f"sglang.srt.sampling.custom_logit_processor:{_class}")
+
+# factory(context: SamplerContext) -> sampler
+SAMPLER_BACKENDS: Registry[Callable[..., Any]] = Registry("sampling backend")
+SAMPLER_BACKENDS.register_lazy("pytorch", "sglang.srt.sampling.sampler:create_pytorch_sampler")
+
 # order(waiting: list[Req], tree_cache) sorts the waiting requests in place, next one first
 SCHEDULE_POLICIES: Registry[Callable[..., Any]] = Registry("schedule policy")
 SCHEDULE_POLICIES.register_lazy("fcfs", "sglang.srt.managers.schedule_policy:arrival_order")

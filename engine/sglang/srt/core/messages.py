@@ -43,6 +43,7 @@ class GenerateInput(msgspec.Struct, tag="generate", kw_only=True, omit_defaults=
     extra_key: str | None = None
     routing_key: str | None = None  # requests of one key are scheduled together by `routing-key`
     session: SessionRef | None = None
+    custom_logit_processor: str | None = None  # a registered name, or an uploaded class
     deadline: float | None = None  # time.monotonic() of this machine
 
 
@@ -114,6 +115,21 @@ class LogprobRows(msgspec.Struct, kw_only=True, omit_defaults=True):
     chosen: list[TopRow | None] = []
 
 
+class RequestTimes(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """When a request passed its stages, in seconds of this machine's `time.monotonic()`.
+
+    A retraction sends it back to the queue, so it may be admitted again. None: not reached.
+    """
+
+    received: float = 0.0  # by the scheduler
+    compiled: float | None = None  # its grammar, when it had to wait for one
+    admissions: list[float] = []  # to a batch
+    chunks: list[tuple[float, int]] = []  # end of each prefill pass, and the tokens it computed
+    prefilled: float | None = None  # the whole prompt is computed for the first time
+    retractions: list[float] = []
+    finished: float = 0.0
+
+
 class RequestOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     """News of one request: its new tokens, and its end if it ended."""
 
@@ -126,6 +142,7 @@ class RequestOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     finish: FinishReason | None = None
     output_logprobs: LogprobRows | None = None
     input_logprobs: LogprobRows | None = None  # once, with the first output
+    times: RequestTimes | None = None  # with `finish`, unless it was refused at the door
     embedding: list[float] | None = None
 
 
@@ -149,6 +166,21 @@ class LoadSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
     num_retracted_requests_total: int = 0
     new_token_ratio: float = 0.0
     num_steps: int = 0
+    num_grammar_queue_reqs: int = 0  # of those that wait: their grammar is being compiled
+    num_retracted_reqs: int = 0  # of those that wait: they lost their memory
+    num_so_requests_total: int = 0  # with a constraint
+    num_grammar_total: int = 0  # constraints looked up
+    num_grammar_cache_hit_total: int = 0
+    num_grammar_timeout_total: int = 0
+    num_grammar_aborted_total: int = 0
+    prefill_compute_tokens_total: int = 0  # of passes, so prompts that are computed again count
+    prefill_cache_tokens_total: int = 0  # taken from the cache at every admission
+    decode_tokens_total: int = 0  # of passes
+    load_back_tokens_total: int = 0
+    prefetched_tokens_total: int = 0
+    backuped_tokens_total: int = 0
+    host_used_tokens: int = 0
+    host_total_tokens: int = 0  # 0: there is no host tier
 
     @property
     def cache_hit_rate(self) -> float:
@@ -164,12 +196,13 @@ class LoadSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
         )
 
 
-class StepOutput(msgspec.Struct, tag="step", kw_only=True):
+class StepOutput(msgspec.Struct, tag="step", kw_only=True, omit_defaults=True):
     """All news of one scheduler step."""
 
     outputs: list[RequestOutput]
     load: LoadSnapshot
     kv_events: list[KvEvent] = []  # of the prefix cache, in order; empty until somebody wants them
+    durations: dict[str, list[float]] = {}  # seconds of `eviction`, `load_back`, `grammar`
 
 
 class ControlOutput(msgspec.Struct, tag="control", kw_only=True, omit_defaults=True):
@@ -212,6 +245,7 @@ class Ready(msgspec.Struct, tag="ready", kw_only=True):
     max_running_requests: int
     page_size: int
     kv_cell_bytes: int
+    kv_cache_dtype: str = ""  # what the pool stores, as torch names it
     weight_bytes: int
     startup_seconds: float
 
@@ -226,4 +260,3 @@ class Failed(msgspec.Struct, tag="failed", kw_only=True):
 
 
 SchedulerOutput = StepOutput | ControlOutput | LoadProgress | Ready | Failed
-    kv_cache_dtype: str = ""  # what the pool stores, as torch names it

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
-from sglang.srt.core.messages import FinishReason, LogprobRows
+from sglang.srt.core.messages import FinishReason, LogprobRows, RequestTimes
 from sglang.srt.core.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Req:
     state: RequestState = RequestState.WAITING
     output_ids: list[int] = field(default_factory=list)
     finished_reason: FinishReason | None = None
+    times: RequestTimes = field(default_factory=RequestTimes)
     to_finish: FinishReason | None = None  # set while a step runs; ends the request after it
 
     # KV pool. Owned by the scheduler's memory side; None or empty while waiting.
@@ -65,6 +66,7 @@ class Req:
     grammar: Any = None  # the BaseGrammarObject of this answer alone
     # The CustomLogitProcessor, one object for all requests that name it alike; set at admission.
     logit_processor: Any = None
+    has_uploaded_processor: bool = False
     # What it gets of this request: `custom_params` and the request itself as `__req__`.
     logit_processor_params: dict[str, Any] = field(default_factory=dict)
 

@@ -7,6 +7,7 @@ import msgspec
 from sglang.srt.core.messages import FinishReason, GenerateInput
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
+from sglang.srt.sampling.custom_logit_processor import find_processor, is_registered
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Limits:
     vocab_size: int
     eos_token_ids: frozenset[int]
     has_grammar_backend: bool = False
+    allows_uploaded_processors: bool = False
     is_embedding: bool = False  # the model answers with vectors, and with nothing else
 
     @property
@@ -45,7 +47,7 @@ def admit(request: GenerateInput, limits: Limits) -> Req:
     _check_pool(len(request.input_ids), limits)
     _check_constraint(request.sampling, limits)
     prompt_len = len(request.input_ids)
-    return Req(
+    req = Req(
         rid=request.rid,
         origin_input_ids=request.input_ids,
         sampling_params=_with_length(request.sampling, prompt_len, limits),
@@ -60,6 +62,20 @@ def admit(request: GenerateInput, limits: Limits) -> Req:
         extra_key=request.extra_key,
         deadline=request.deadline,
     )
+    if request.custom_logit_processor:
+        _attach_processor(req, request.custom_logit_processor, limits)
+    return req
+
+
+def _attach_processor(req: Req, text: str, limits: Limits) -> None:
+    try:
+        req.logit_processor = find_processor(
+            text, allows_uploaded=limits.allows_uploaded_processors
+        )
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    req.has_uploaded_processor = not is_registered(text)
+    req.logit_processor_params = {**(req.sampling_params.custom_params or {}), "__req__": req}
 
 
 def _assert_checked(request: GenerateInput, limits: Limits) -> None:

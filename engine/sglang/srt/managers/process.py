@@ -115,7 +115,11 @@ def parts_of(
         worker=worker,
         memory=_request_memory(target, server_args),
         config=target.schedule_config,
-        limits=limits_of(target, has_grammar_backend=grammar_backend is not None),
+        limits=limits_of(
+            target,
+            has_grammar_backend=grammar_backend is not None,
+            allows_uploaded_processors=server_args.enable_custom_logit_processor,
+        ),
         make_stop_text=stop_text_factory(tokenizer_folder(server_args)),
         grammar_backend=grammar_backend,
         release_caches=target.release_caches,
@@ -136,13 +140,19 @@ def _grammar_backend(worker: TpModelWorker, server_args: ServerArgs) -> BaseGram
     )
 
 
-def limits_of(worker: TpModelWorker, *, has_grammar_backend: bool = False) -> Limits:
+def limits_of(
+    worker: TpModelWorker,
+    *,
+    has_grammar_backend: bool = False,
+    allows_uploaded_processors: bool = False,
+) -> Limits:
     return Limits(
         context_len=worker.cache_config.context_len,
         pool_len=worker.memory.token_to_kv_pool_allocator.size,
         vocab_size=worker.model_config.vocab_size,
         eos_token_ids=frozenset(worker.model_config.eos_token_ids),
         has_grammar_backend=has_grammar_backend,
+        allows_uploaded_processors=allows_uploaded_processors,
         is_embedding=worker.is_embedding,
     )
 
@@ -217,6 +227,7 @@ def ready_message(worker: TpModelWorker, server_args: ServerArgs, startup_second
         max_running_requests=worker.schedule_config.max_running_requests,
         page_size=worker.cache_config.page_size,
         kv_cell_bytes=worker.runner.kv_dims.cell_bytes,
+        kv_cache_dtype=str(worker.runner.kv_dims.dtype).removeprefix("torch."),
         weight_bytes=worker.runner.weight_bytes,
         startup_seconds=startup_seconds,
     )
@@ -225,4 +236,3 @@ def ready_message(worker: TpModelWorker, server_args: ServerArgs, startup_second
 def tokenizer_folder(server_args: ServerArgs) -> str:
     """The folder with tokenizer.json, template and configuration; made when it is not there."""
     return str(ensure_assets(Path(server_args.tokenizer_path or server_args.model_path)))
-        kv_cache_dtype=str(worker.runner.kv_dims.dtype).removeprefix("torch."),

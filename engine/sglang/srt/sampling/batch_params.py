@@ -37,6 +37,7 @@ class BatchParams:
         self.min_length_rows = [
             row for row in rows if params[row].min_new_tokens and not params[row].ignore_eos
         ]
+        self.processed_rows = [row for row in rows if reqs[row].logit_processor is not None]
         self.drawn_rows = [row for row in rows if not params[row].is_greedy]
         self.draw = DrawParams([params[row] for row in self.drawn_rows], vocab_size, device)
         self.bias = _bias(params, vocab_size, device)

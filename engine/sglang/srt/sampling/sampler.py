@@ -12,6 +12,7 @@ from sglang.srt.sampling.draw import draw_tokens, uniform_of
 from sglang.srt.sampling.grammar_mask import mask_by_grammar
 from sglang.srt.sampling.logprobs import output_logprobs
 from sglang.srt.sampling.penalties import Penalizer
+from sglang.srt.sampling.process_logits import process_logits
 
 
 class Sampler:
@@ -72,6 +73,10 @@ class Sampler:
             if len(req.output_ids) < req.sampling_params.min_new_tokens:
                 ends = [*req.eos_token_ids, *req.sampling_params.stop_token_ids]
                 logits[row, ends] = -torch.inf
+        processed_rows = [row for row in params.processed_rows if is_final[row]]
+        if processed_rows:
+            process_logits(logits, processed_rows, [reqs[row] for row in processed_rows])
+        # Last, so that nothing allows what a constraint forbids.
         grammar_rows = [row for row, req in enumerate(reqs) if req.grammar and is_final[row]]
         if grammar_rows:
             mask_by_grammar(logits, grammar_rows, [reqs[row] for row in grammar_rows])
