@@ -3,9 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
-from google.protobuf import json_format
-
-from sglang.srt.core.messages import GenerateInput, LogprobRows, RequestOutput, TopRow
+from sglang.srt.core.messages import (
+    GenerateInput,
+    LogprobRows,
+    RequestOutput,
+    SessionRef,
+    TopRow,
+)
 from sglang.srt.core.sampling_params import SamplingParams
 from sglang.srt.entrypoints import wire
 from sglang.srt.entrypoints.answer_inputs import InvalidRequest, answer_inputs
@@ -34,6 +38,9 @@ def generate_inputs(
         stream=request.stream,
         priority=request.priority if request.HasField("priority") else None,
         extra_key=_cache_namespace(request),
+        routing_key=request.routing_key if request.HasField("routing_key") else None,
+        session=_session(request),
+        custom_logit_processor=request.custom_logit_processor or None,
         deadline=deadline,
     )
     return answer_inputs(
@@ -83,7 +90,6 @@ def _refuse_what_is_not_served(request: Any) -> None:
         if request.HasField(field) and getattr(request, field).ByteSize():
             raise InvalidRequest(f"{field} must be absent: {reason}")
     empty_only = {
-        "custom_logit_processor": "custom logit processors are not served",
         "lora_id": "adapters are not served",
         "input_embeds": "prompts are token ids",
         "return_hidden_states": "hidden states are not served",
@@ -117,7 +123,36 @@ def _stream_interval(message: Any) -> int | None:
 def _custom_params(message: Any) -> dict[str, Any] | None:
     if not message.HasField("custom_params"):
         return None
-    return dict(json_format.MessageToDict(message.custom_params))
+    return {name: _plain(value) for name, value in message.custom_params.fields.items()}
+
+
+def _plain(value: Any) -> Any:
+    """The wire knows doubles only: whole numbers become integers again."""
+    kind = value.WhichOneof("kind")
+    if kind is None or kind == "null_value":
+        return None
+    if kind == "list_value":
+        return [_plain(item) for item in value.list_value.values]
+    if kind == "struct_value":
+        return {name: _plain(item) for name, item in value.struct_value.fields.items()}
+    if kind == "number_value" and value.number_value.is_integer():
+        return int(value.number_value)
+    return getattr(value, kind)
+
+
+def _session(request: Any) -> SessionRef | None:
+    if not request.HasField("session"):
+        return None
+    session = request.session
+    if not session.id:
+        raise InvalidRequest("session.id must not be empty; /open_session tells it")
+    return SessionRef(
+        id=session.id,
+        rid=session.rid if session.HasField("rid") else None,
+        offset=session.offset if session.HasField("offset") else None,
+        replace=session.replace,
+        drop_previous_output=session.drop_previous_output,
+    )
 
 
 def _cache_namespace(request: Any) -> str | None:
