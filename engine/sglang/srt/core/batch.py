@@ -15,12 +15,16 @@ if TYPE_CHECKING:
 class ForwardMode(Enum):
     EXTEND = auto()  # several new tokens per request: a prompt, or a chunk of one
     DECODE = auto()  # one new token per request
+    MIXED = auto()  # an extend pass where requests that decode have one new token
 
     def is_decode(self) -> bool:
         return self is ForwardMode.DECODE
 
     def is_extend(self) -> bool:
-        return self is ForwardMode.EXTEND
+        return self is not ForwardMode.DECODE
+
+    def is_mixed(self) -> bool:
+        return self is ForwardMode.MIXED
 
 
 @dataclass
