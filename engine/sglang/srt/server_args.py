@@ -17,6 +17,7 @@ from sglang.srt.arg_groups.declaration import Option, options_of
 from sglang.srt.arg_groups.kernels import KernelArgs
 from sglang.srt.arg_groups.memory import MemoryArgs, check_memory
 from sglang.srt.arg_groups.model import ModelArgs, check_model
+from sglang.srt.arg_groups.observing import ObservingArgs, check_observing
 from sglang.srt.arg_groups.process import ProcessArgs
 from sglang.srt.arg_groups.scheduling import SchedulingArgs, check_scheduling
 from sglang.srt.arg_groups.serving import ServingArgs, check_serving
@@ -41,6 +42,7 @@ class SealedError(AttributeError):
 @dataclass
 class ServerArgs(
     ProcessArgs,
+    ObservingArgs,
     SpeculativeArgs,
     KernelArgs,
     SchedulingArgs,
@@ -88,6 +90,7 @@ class ServerArgs(
         check_model(self, self.speculative_algorithm)
         check_serving(self, self.front_door)
         check_answers(self)
+        check_observing(self)
         check_memory(self)
         check_scheduling(self, self.page_size)
         check_attention_backend(self.attention_backend or "", self.device or "")

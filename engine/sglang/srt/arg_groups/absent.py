@@ -27,8 +27,6 @@ ABSENT_FLAGS = {
     "--admin-api-key": "use --api-key for the HTTP server.",
     "--ssl-keyfile": "end TLS in a proxy in front of the server.",
     "--ssl-certfile": "end TLS in a proxy in front of the server.",
-    "--decode-log-interval": "use --enable-metrics to watch the engine.",
-    "--log-requests": "the HTTP server logs requests; use --log-level debug.",
     "--reasoning-parser": _PARSERS,
     "--tool-call-parser": _PARSERS,
     "--ep": _PARALLEL,

@@ -36,7 +36,6 @@ class ServingArgs:
         "Seconds that running requests get to end after SIGTERM.",
     ] = 180
     skip_server_warmup: A[bool, GROUP, "Report ready without a first generation."] = False
-    enable_metrics: A[bool, GROUP, "Add latencies of single requests to the metrics."] = False
 
 
 def check_serving(args: ServingArgs, front_door: Mapping[str, object]) -> None:

@@ -19,6 +19,7 @@ class ScheduleConfig:
     schedule_conservativeness: float = 1.0
     stream_interval: int = 1  # tokens between two outputs of a streamed answer
     watchdog_timeout: float = 300.0  # seconds a step may take before the process ends itself
+    decode_log_interval: int = 0  # decode steps between two lines in the log; 0: none
 
     def __post_init__(self) -> None:
         assert self.max_running_requests >= 1
@@ -56,6 +57,7 @@ def schedule_config(args: ServerArgs, max_running_requests: int) -> ScheduleConf
         schedule_conservativeness=args.schedule_conservativeness,
         stream_interval=args.stream_interval,
         watchdog_timeout=args.watchdog_timeout,
+        decode_log_interval=args.decode_log_interval,
     )
 
 

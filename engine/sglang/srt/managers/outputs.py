@@ -41,6 +41,7 @@ def _news(req: Req) -> RequestOutput:
         cached_tokens=req.cached_tokens,
         num_retractions=req.num_retractions,
         finish=req.finished_reason,
+        times=req.times if req.finished else None,
         output_logprobs=_rows_from(req.output_logprobs, first) if req.return_logprob else None,
         input_logprobs=req.input_logprobs,
         embedding=req.embedding,

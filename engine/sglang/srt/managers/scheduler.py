@@ -76,7 +76,6 @@ class Scheduler:
         self.running = RunningBatch(memory, self.ratio)
         self.stop_rules = StopRules(parts.limits.vocab_size, parts.make_stop_text)
         self.outputs = OutputAssembler(config.stream_interval)
-        self.stats = LoadStats(memory, parts.clock)
         self.watchdog = Watchdog(config.watchdog_timeout)
         self.control = ControlTable(
             {
@@ -86,6 +85,9 @@ class Scheduler:
             }
         )
         self.grammar_manager = GrammarManager(parts.grammar_backend, clock=parts.clock)
+        self.stats = LoadStats(
+            memory, self.grammar_manager.counters, parts.clock, config.decode_log_interval
+        )
         self.live = LiveRequests(
             memory, self.waiting, self.prefill, self.running, self.grammar_manager
         )
@@ -135,6 +137,7 @@ class Scheduler:
         if self._decode_is_due and (batch := self._next_decode_batch()):
             return batch
         batch = self.prefill.plan(self.waiting, self.running.reqs, self.ratio.value)
+        self.stats.planned(batch)
         self._decode_is_due = batch is not None and bool(self.running.reqs)
         return batch or self._next_decode_batch()
 
@@ -146,6 +149,7 @@ class Scheduler:
         is_prefill = batch.forward_mode.is_extend()
         num_new_tokens = 0
         self._rested = False
+        self.stats.computed(batch)
         rows = zip(batch.reqs, result.next_token_ids, result.output_logprobs, strict=True)
         for i, (req, token_id, output_rows) in enumerate(rows):
             add_input_logprobs(req, result.input_logprobs[i])
@@ -170,7 +174,7 @@ class Scheduler:
     # ---------------------------------------------------------------- requests
 
     def handle_generate_request(self, request: GenerateInput) -> None:
-        self.stats.received()
+        self.stats.received(request)
         try:
             if request.rid in self.live:
                 raise Refused(f"Duplicate request ID detected: {request.rid}")
@@ -179,9 +183,10 @@ class Scheduler:
             if not self.live.has_room_for(req):
                 raise Refused(QUEUE_FULL, status_code=503)
         except Refused as refused:
-            self.stats.aborted()
+            self.stats.refused()
             self.outputs.refused(request.rid, len(request.input_ids), refused.reason)
         else:
+            self.stats.accepted(req)
             self.live.add(req)
 
     def abort_request(self, request: AbortInput) -> None:
@@ -225,7 +230,7 @@ class Scheduler:
             return None
         plan = self.running.plan(others_hold_memory=self.prefill.chunked is not None)
         self.waiting.put_back(plan.retracted)
-        self.stats.retracted(len(plan.retracted))
+        self.stats.retracted(plan.retracted)
         if plan.out_of_memory is not None:
             message = (
                 f"out of memory: the request outgrew the KV pool of {self.memory.size} tokens "
@@ -271,8 +276,7 @@ class Scheduler:
     def _end(self, req: Req, reason: FinishReason) -> None:
         """The last thing that happens to a request; it is in no place any more."""
         self.live.end(req, reason)
-        if reason.type == "abort":
-            self.stats.aborted()
+        self.stats.ended(req)
         self.outputs.progressed(req)
 
     # ---------------------------------------------------------------- reports
@@ -281,17 +285,23 @@ class Scheduler:
         load = self.stats.snapshot()
         load.num_running_reqs, load.num_waiting_reqs = self.live.num_running, self.live.num_waiting
         load.num_waiting_uncached_tokens = self.waiting.num_uncached_tokens()
+        load.num_grammar_queue_reqs = len(self.grammar_manager)
+        load.num_retracted_reqs = self.waiting.num_retracted()
         load.new_token_ratio = self.ratio.value
         return load
 
     def _report(self, *, only_news: bool = False) -> None:
         outputs, load = self.outputs.take(), self._load()
         kv_events = self.memory.tree_cache.take_events()
-        only_news = only_news and not kv_events
-        if only_news and not outputs and load == self._last_load:
+        durations = self.stats.take_durations()
+        self.stats.log_decodes(load)
+        is_news = bool(outputs or kv_events or durations)
+        if only_news and not is_news and load == self._last_load:
             return
         self._last_load = load
-        self.outbox.send(StepOutput(outputs=outputs, kv_events=kv_events, load=load))
+        self.outbox.send(
+            StepOutput(outputs=outputs, kv_events=kv_events, load=load, durations=durations)
+        )
 
 
 def run_scheduler_process(server_args: ServerArgs, port_args: PortArgs, gpu_id: int = 0) -> None:

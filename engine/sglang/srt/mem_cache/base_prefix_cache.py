@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -83,9 +83,16 @@ class DecLockRefResult:
 
 @dataclass
 class CacheCounters:
-    """What happened since the start, in tokens."""
+    """What happened since the start, in tokens; and how long it took, until somebody takes it."""
 
     num_evicted_tokens: int = 0
+    num_loaded_back_tokens: int = 0  # from the host tier to the device
+    num_prefetched_tokens: int = 0  # from storage to the host tier
+    num_backed_up_tokens: int = 0  # from the device to the host tier
+    num_host_used_tokens: int = 0  # now
+    num_host_total_tokens: int = 0  # 0: there is no host tier
+    eviction_seconds: list[float] = field(default_factory=list)
+    load_back_seconds: list[float] = field(default_factory=list)
 
 
 class BasePrefixCache(ABC):

@@ -1,6 +1,7 @@
 """Moves KV slots between the allocator, the prefix cache and the requests; nobody else does."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -28,7 +29,10 @@ class RequestMemory:
         tree_cache: BasePrefixCache,
         req_to_token_pool: ReqToTokenPool,
         allocator: BaseTokenToKVPoolAllocator,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """`clock` measures evictions, in seconds."""
+        self._clock = clock
         self.tree_cache = tree_cache
         self.req_to_token_pool = req_to_token_pool
         self.allocator = allocator
@@ -159,7 +163,9 @@ class RequestMemory:
     def _evict_for(self, num_tokens: int) -> None:
         missing = num_tokens - self.allocator.available_size()
         if missing > 0:
+            start = self._clock()
             self.tree_cache.evict(EvictParams(missing))
+            self.tree_cache.counters.eviction_seconds.append(self._clock() - start)
 
     def _last_slot(self, req: Req) -> int:
         if req.kv_committed_len % self.page_size == 0:
