@@ -96,7 +96,7 @@ def test_a_request_without_a_session_has_none_and_one_without_an_id_is_refused()
     request = wire.scheduler("GenerateRequest")(request_id="a")
     request.tokenized.input_ids.append(1)
     (entry,) = grpc_convert.generate_inputs(request, vocab_size=2, context_len=8, deadline=None)
-    assert (entry.session, entry.routing_key) == (None, None)
+    assert (entry.session, entry.routing_key, entry.custom_logit_processor) == (None,) * 3
     request.session.SetInParent()
     with pytest.raises(grpc_convert.InvalidRequest, match="session.id"):
         grpc_convert.generate_inputs(request, vocab_size=2, context_len=8, deadline=None)

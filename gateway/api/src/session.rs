@@ -29,6 +29,8 @@ pub struct SessionParams {
 /// What `/open_session` asks for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpenSession {
+    /// `None`: the only model there is.
+    pub model: Option<String>,
     /// Characters that the session is expected to hold.
     pub capacity_of_str_len: u32,
     /// The client's own name of it; the server makes one up when it is absent.
@@ -89,6 +91,7 @@ struct RawParams {
 
 #[derive(Deserialize)]
 struct RawOpen {
+    model: Option<String>,
     capacity_of_str_len: u32,
     session_id: Option<String>,
     streaming: Option<bool>,
@@ -170,6 +173,7 @@ impl OpenSession {
         }
         let id = raw.session_id.map(|id| check_name("session_id", id));
         Ok(Self {
+            model: raw.model,
             capacity_of_str_len: raw.capacity_of_str_len,
             session_id: id.transpose()?,
             streaming: raw.streaming.unwrap_or(false),

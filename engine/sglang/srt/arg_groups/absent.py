@@ -24,7 +24,6 @@ ABSENT_FLAGS = {
     "--enable-mixed-chunk": "prefill and decode are separate steps; leave the option out.",
     "--enable-priority-scheduling": "requests are ordered by --schedule-policy alone.",
     "--sampling-backend": "there is one sampler; leave the option out.",
-    "--admin-api-key": "use --api-key for the HTTP server.",
     "--ssl-keyfile": "end TLS in a proxy in front of the server.",
     "--ssl-certfile": "end TLS in a proxy in front of the server.",
     "--reasoning-parser": _PARSERS,

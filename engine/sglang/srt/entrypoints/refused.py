@@ -2,7 +2,7 @@
 
 import grpc
 
-from sglang.srt.core.messages import QUEUE_FULL, FinishReason
+from sglang.srt.core.messages import FinishReason
 
 Code = grpc.StatusCode
 
@@ -15,7 +15,8 @@ CODE_OF_STATUS = {
     429: Code.RESOURCE_EXHAUSTED,
     499: Code.CANCELLED,
     501: Code.UNIMPLEMENTED,
-    503: Code.UNAVAILABLE,
+    # Another worker may have room; this one, asked again, has not.
+    503: Code.RESOURCE_EXHAUSTED,
     504: Code.DEADLINE_EXCEEDED,
 }
 
@@ -25,10 +26,7 @@ class RefusedRequest(Exception):
 
     def __init__(self, finish: FinishReason) -> None:
         super().__init__(finish.message or "The request was aborted")
-        # Another worker may have room, or this one soon: not the same as one that goes away.
-        is_full = finish.message == QUEUE_FULL
-        status = Code.RESOURCE_EXHAUSTED if is_full else CODE_OF_STATUS.get(finish.status_code or 0)
-        self.code = status or Code.INTERNAL
+        self.code = CODE_OF_STATUS.get(finish.status_code or 0, Code.INTERNAL)
 
 
 def is_refusal(finish: FinishReason | None) -> bool:

@@ -169,6 +169,7 @@ fn the_bodies_of_the_session_routes_are_checked() {
     assert_eq!(
         open(r#""capacity_of_str_len":1000,"session_id":"s","streaming":true,"timeout":2.5"#).unwrap(),
         OpenSession {
+            model: None,
             capacity_of_str_len: 1000,
             session_id: Some("s".to_owned()),
             streaming: true,
