@@ -43,6 +43,7 @@ class GenerateInput(msgspec.Struct, tag="generate", kw_only=True, omit_defaults=
     extra_key: str | None = None
     routing_key: str | None = None  # requests of one key are scheduled together by `routing-key`
     session: SessionRef | None = None
+    answer_index: int = 0
     custom_logit_processor: str | None = None  # a registered name, or an uploaded class
     deadline: float | None = None  # time.monotonic() of this machine
 

@@ -69,6 +69,7 @@ class Req:
     has_uploaded_processor: bool = False
     # What it gets of this request: `custom_params` and the request itself as `__req__`.
     logit_processor_params: dict[str, Any] = field(default_factory=dict)
+    answer_index: int = 0  # among the answers of one prompt
 
     def __post_init__(self) -> None:
         assert self.origin_input_ids, "a request has at least one prompt token"

@@ -37,8 +37,8 @@ def answer_inputs(
     if wish.return_logprob:
         _check_alternatives(wish, params, context_len)
     return [
-        msgspec.structs.replace(wish, rid=rid, sampling=answer_params)
-        for rid, answer_params in _answers(wish.rid, params)
+        msgspec.structs.replace(wish, rid=rid, sampling=answer_params, answer_index=index)
+        for index, (rid, answer_params) in enumerate(_answers(wish.rid, params))
     ]
 
 

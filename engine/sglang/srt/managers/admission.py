@@ -61,6 +61,7 @@ def admit(request: GenerateInput, limits: Limits) -> Req:
         priority=request.priority,
         extra_key=request.extra_key,
         deadline=request.deadline,
+        answer_index=request.answer_index,
     )
     if request.custom_logit_processor:
         _attach_processor(req, request.custom_logit_processor, limits)

@@ -13,15 +13,26 @@ from sglang.srt.sampling.grammar_mask import mask_by_grammar
 from sglang.srt.sampling.logprobs import output_logprobs
 from sglang.srt.sampling.penalties import Penalizer
 from sglang.srt.sampling.process_logits import process_logits
+from sglang.srt.sampling.sampler_backends import SamplerContext
+
+# Of requests without a seed where answers must not change from run to run.
+DETERMINISTIC_SEED = 42
 
 
 class Sampler:
     """Chooses tokens. State: the last batch's parameters and what penalized requests have seen."""
 
-    def __init__(self, vocab_size: int, device: torch.device, random_seed: int | None) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        device: torch.device,
+        random_seed: int | None,
+        is_deterministic: bool = False,
+    ) -> None:
         self._vocab_size = vocab_size
         self._device = device
         self._random = random.Random(random_seed)
+        self._is_deterministic = is_deterministic
         self._penalizer = Penalizer()
         self._params = BatchParams([], vocab_size, device)
 
@@ -55,7 +66,12 @@ class Sampler:
         next_ids: list[int] = token_ids.tolist()
         results: list[LogprobRows | None] = [None] * len(reqs)
         if raw is not None:
-            scored = output_logprobs(raw, [reqs[row] for row in rows], [next_ids[r] for r in rows])
+            scored = output_logprobs(
+                raw,
+                [reqs[row] for row in rows],
+                [next_ids[row] for row in rows],
+                stable=self._is_deterministic,
+            )
             for row, result in zip(rows, scored, strict=True):
                 results[row] = result
         return next_ids, results
@@ -85,15 +101,24 @@ class Sampler:
         self, logits: torch.Tensor, reqs: Sequence[Req], seq_lens: Sequence[int]
     ) -> torch.Tensor:
         rows = self._params.drawn_rows
-        seeds = [reqs[row].sampling_params.sampling_seed for row in rows]
         uniforms = torch.tensor(
-            [
-                self._random.random() if seed is None else uniform_of(seed, seq_lens[row])
-                for row, seed in zip(rows, seeds, strict=True)
-            ],
+            [self._uniform(reqs[row], seq_lens[row]) for row in rows],
             dtype=torch.float64,
             device=logits.device,
         )
         # Sampling overwrites its input; a copy is needed only where greedy rows stand between.
         own = logits if len(rows) == len(reqs) else logits[rows]
-        return draw_tokens(own, self._params.draw, uniforms)
+        return draw_tokens(own, self._params.draw, uniforms, stable=self._is_deterministic)
+
+    def _uniform(self, req: Req, position: int) -> float:
+        seed = req.sampling_params.sampling_seed
+        if seed is None and self._is_deterministic:
+            seed = DETERMINISTIC_SEED + req.answer_index  # or the answers of one prompt were equal
+        return self._random.random() if seed is None else uniform_of(seed, position)
+
+
+def create_pytorch_sampler(context: SamplerContext) -> Sampler:
+    """The registered factory; works on every device torch knows."""
+    return Sampler(
+        context.vocab_size, context.device, context.random_seed, context.is_deterministic
+    )
