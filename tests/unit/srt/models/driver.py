@@ -62,12 +62,24 @@ class Driver:
         self.filled[req] = cached
         return req
 
-    def extend(self, reqs: list[Req], chunk: int | None = None, logprobs: bool = False) -> Any:
-        """One extend pass over at most `chunk` new tokens of each request, with its tokens."""
+    def extend(
+        self,
+        reqs: list[Req],
+        chunk: int | None = None,
+        logprobs: bool = False,
+        first_logprob: int = 0,
+    ) -> Any:
+        """One extend pass over at most `chunk` new tokens of each request, with its tokens.
+
+        With `logprobs`, prompt logprobs start behind the token at `first_logprob`.
+        """
         prefixes = [self.filled[req] for req in reqs]
         news = [min(chunk or req.seq_len, req.seq_len - self.filled[req]) for req in reqs]
         batch = self._extend_batch(reqs, prefixes, news)
-        batch.extend_logprob_start_lens = [0] * len(reqs) if logprobs else news
+        batch.extend_logprob_start_lens = [
+            min(max(first_logprob - prefix, 0), new) if logprobs else new
+            for prefix, new in zip(prefixes, news, strict=True)
+        ]
         return self._run(reqs, batch)
 
     def decode(self, reqs: list[Req]) -> GenerationBatchResult:
