@@ -86,8 +86,12 @@ class FakeScheduler:
     async def send(self, value: Any) -> None:
         await self._push.send(msgspec.msgpack.encode(value))
 
-    async def step(self, *outputs: RequestOutput) -> None:
-        await self.send(StepOutput(outputs=list(outputs), load=self.load))
+    async def step(
+        self, *outputs: RequestOutput, durations: dict[str, list[float]] | None = None
+    ) -> None:
+        await self.send(
+            StepOutput(outputs=list(outputs), load=self.load, durations=durations or {})
+        )
 
     def close(self) -> None:
         self._push.close(linger=0)

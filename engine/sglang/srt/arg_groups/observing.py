@@ -74,6 +74,21 @@ class ObservingArgs:
         """`extra_metric_labels` as an object."""
         return dict(json.loads(self.extra_metric_labels or "{}"))
 
+    @property
+    def histogram_buckets(self) -> dict[str, tuple[float, ...]] | None:
+        """Upper bounds by series; None without histograms."""
+        if not self.enable_metrics:
+            return None
+        times = {
+            name.removeprefix("bucket_") + "_seconds": seconds_buckets(getattr(self, name), "")
+            for name in TIME_BUCKETS
+        }
+        tokens = {
+            name.removesuffix("_buckets") + "_histogram": token_buckets(getattr(self, name), "")
+            for name in TOKEN_BUCKETS
+        }
+        return times | tokens
+
 
 def check_observing(args: ObservingArgs) -> None:
     """ValueError that names the option."""

@@ -122,7 +122,6 @@ class GrammarManager:
         if compilation is None:
             found = self._look_up(key)
             if not isinstance(found, Future):
-                self.counters.num_cache_hits += 1
                 req.grammar = found
                 is_invalid = isinstance(found, InvalidGrammarObject)
                 if is_invalid:
@@ -159,6 +158,7 @@ class GrammarManager:
         """A parked request ends; the compilation goes on for whoever asks next."""
         self.grammar_queue.remove(req)
         self.counters.num_aborted += 1
+        req.times.compiled = self._clock()
         for compilation in self._compiling.values():
             if req in compilation.reqs:
                 compilation.reqs.remove(req)
@@ -175,7 +175,10 @@ class GrammarManager:
 
     def _look_up(self, key: GrammarKey) -> "BaseGrammarObject | Future[BaseGrammarObject | None]":
         try:
-            found, _ = self._backend.get_cached_or_future_value(key, require_reasoning=False)
+            found, is_hit = self._backend.get_cached_or_future_value(
+                key, require_reasoning=False
+            )
+            self.counters.num_cache_hits += bool(is_hit)
         except Exception as error:
             logger.exception("The grammar backend failed to look up a %s constraint", key[0])
             return _invalid(error)

@@ -123,7 +123,7 @@ class RequestTimes(msgspec.Struct, kw_only=True, omit_defaults=True):
     """
 
     received: float = 0.0  # by the scheduler
-    compiled: float | None = None  # its grammar, when it had to wait for one
+    compiled: float | None = None  # it waits for its grammar no more
     admissions: list[float] = []  # to a batch
     chunks: list[tuple[float, int]] = []  # end of each prefill pass, and the tokens it computed
     prefilled: float | None = None  # the whole prompt is computed for the first time
@@ -189,6 +189,16 @@ class LoadSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
         return (
             self.cached_tokens_total / self.prompt_tokens_total if self.prompt_tokens_total else 0.0
         )
+
+    @property
+    def num_free_tokens(self) -> int:
+        return max(self.max_total_num_tokens - self.num_used_tokens - self.num_evictable_tokens, 0)
+
+    @property
+    def utilization(self) -> float:
+        """Running requests, as a share of the most that may run."""
+        most = self.max_running_requests
+        return self.num_running_reqs / most if most else 0.0
 
     @property
     def token_usage(self) -> float:

@@ -1,6 +1,5 @@
-"""One answer on its way to the gateway: collects what `complete` needs, measures latencies."""
+"""One answer on its way to the gateway: collects what `complete` needs."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +8,7 @@ import msgspec
 from sglang.srt.core.messages import LogprobRows, RequestOutput
 from sglang.srt.entrypoints import grpc_convert
 from sglang.srt.entrypoints.output_stream import join_rows
-from sglang.srt.observability.metrics import RequestLatencies
+from sglang.srt.observability.answer_watch import AnswerWatch
 
 
 class Answer:
@@ -19,13 +18,11 @@ class Answer:
     `complete` alone, with ids and rows.
     """
 
-    def __init__(self, request: Any, index: int, latencies: RequestLatencies | None) -> None:
+    def __init__(self, request: Any, index: int, watch: AnswerWatch | None) -> None:
         self._request_id = request.request_id
         self._stream = request.stream
         self._index = index
-        self._latencies = latencies
-        self._arrival = time.monotonic() if latencies else 0.0
-        self._last_tokens = 0.0
+        self._watch = watch
         self._ids: list[int] = []
         self._output_rows: LogprobRows | None = None
         self._input_rows: LogprobRows | None = None
@@ -33,8 +30,8 @@ class Answer:
     def messages(self, output: RequestOutput) -> Iterator[Any]:
         """What to send on for `output`."""
         self._ids += output.token_ids
-        if self._latencies is not None:
-            self._measure(self._latencies, output)
+        if self._watch is not None:
+            self._watch.progressed(output)
         if self._stream:
             if output.token_ids or output.input_logprobs is not None:
                 yield grpc_convert.chunk(self._request_id, self._index, output)
@@ -50,13 +47,13 @@ class Answer:
             )
             yield grpc_convert.complete(self._request_id, self._index, everything)
 
-    def _measure(self, latencies: RequestLatencies, output: RequestOutput) -> None:
-        now, new = time.monotonic(), len(output.token_ids)
-        if new and not self._last_tokens:
-            latencies.first_token(now - self._arrival)
-        elif new:
-            latencies.more_tokens(now - self._last_tokens, new)
-        if new:
-            self._last_tokens = now
-        if output.finish is not None:
-            latencies.finished(now - self._arrival, output.prompt_tokens, output.completion_tokens)
+    def refused(self, output: RequestOutput) -> None:
+        """The caller gets a status instead of messages."""
+        if self._watch is not None and output.finish is not None:
+            self._watch.refused(output.finish, output.times)
+
+    def close(self) -> None:
+        """Everything is sent, or nobody waits any more. May be called again."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None

@@ -13,6 +13,7 @@ from sglang.srt.entrypoints.output_stream import OutputStream
 from sglang.srt.entrypoints.refused import RefusedRequest, is_refusal
 from sglang.srt.entrypoints.scheduler_client import QueueFull, SchedulerUnavailable
 from sglang.srt.entrypoints.service import EngineService
+from sglang.srt.entrypoints.trace_context import trace_context
 
 Code = grpc.StatusCode
 UNSERVED = {
@@ -33,7 +34,7 @@ class Embedding:
         remaining = context.time_remaining()
         deadline = None if remaining is None else time.monotonic() + remaining
         try:
-            output = await self._embed(request, deadline)
+            output = await self._embed(request, deadline, trace_context(context))
         except InvalidRequest as error:
             await wire.abort(context, Code.INVALID_ARGUMENT, str(error))
         except DuplicateRequest as error:
@@ -49,7 +50,9 @@ class Embedding:
             embedding=vector, embedding_dim=len(vector), prompt_tokens=output.prompt_tokens
         )
 
-    async def _embed(self, request: Any, deadline: float | None) -> RequestOutput:
+    async def _embed(
+        self, request: Any, deadline: float | None, headers: dict[str, str]
+    ) -> RequestOutput:
         _refuse_what_is_not_served(request)
         model = self._service.ready.model
         wish = embedding_input(
@@ -61,7 +64,19 @@ class Embedding:
         )
         wish.deadline = deadline
         with self._service.client.open(request.request_id, [wish]) as stream:
-            return await embedding_of(stream)
+            watch = self._service.watches.watch(wish, headers)
+            try:
+                output = await embedding_of(stream)
+                if watch is not None:
+                    watch.progressed(output)
+                return output
+            except RefusedRequest as refused:
+                if watch is not None:
+                    watch.refused(refused.finish)
+                raise
+            finally:
+                if watch is not None:
+                    watch.close()
 
 
 async def embedding_of(stream: OutputStream) -> RequestOutput:

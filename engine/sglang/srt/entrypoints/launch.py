@@ -89,6 +89,7 @@ async def _serve(args: ServerArgs, folder: Path, progress: ProgressLine) -> int:
     finally:
         progress.close()
         await worker.end()
+        await asyncio.to_thread(service.observers.shut_down)
 
 
 def _grpc_addresses(args: ServerArgs, worker_socket: str) -> list[str]:

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 
@@ -87,6 +87,7 @@ class SchedulerClient:
         self.state = WorkerState.LOADING
         self.reason = "starting"  # why the worker is not ready, in words
         self.load = LoadSnapshot()
+        self.on_durations: Callable[[Mapping[str, Sequence[float]]], None] = lambda _: None
         self.last_receive_time = 0.0  # seconds since the epoch
         self.num_received = 0  # messages of the scheduler
         self.became_ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
@@ -239,6 +240,8 @@ class SchedulerClient:
         match value:
             case StepOutput():
                 self.load = value.load
+                if value.durations:
+                    self.on_durations(value.durations)
                 for output in value.outputs:
                     self._streams.deliver(output)
             case ControlOutput():

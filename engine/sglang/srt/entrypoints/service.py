@@ -11,13 +11,16 @@ from typing import Any
 import msgspec
 
 from sglang.srt.core.messages import Ready
+from sglang.srt.entrypoints.observers import Observers
 from sglang.srt.entrypoints.scheduler_client import (
     SchedulerClient,
     SchedulerUnavailable,
     WorkerState,
 )
 from sglang.srt.entrypoints.tokenizer_bundle import TokenizerBundle
-from sglang.srt.observability.metrics import EngineMetrics, WorkerSnapshot
+from sglang.srt.observability.answer_watch import Watches
+from sglang.srt.observability.metrics import EngineMetrics
+from sglang.srt.observability.series import WorkerSnapshot
 from sglang.srt.server_args import ServerArgs
 from sglang.version import __version__
 
@@ -37,8 +40,15 @@ class EngineService:
         self.client = client
         self.start_time = time.time()  # seconds since the epoch
         self.metrics = EngineMetrics(
-            str(args.served_model_name), self._snapshot, with_latencies=args.enable_metrics
+            str(args.served_model_name),
+            self._snapshot,
+            buckets=args.histogram_buckets,
+            extra_labels=args.metric_labels,
         )
+        self.observers = Observers(args)
+        self.watches = Watches(self.metrics.latencies, self.observers.active)
+        if self.metrics.latencies is not None:
+            client.on_durations = self.metrics.latencies.worked
         self._bundle: asyncio.Task[TokenizerBundle] | None = None
 
     @property
@@ -119,6 +129,7 @@ class EngineService:
             "cache_evictable_tokens": load.num_evictable_tokens,
             "cache_evicted_tokens_total": load.evicted_tokens_total,
             "token_usage": load.token_usage,
+            "kv_bytes_per_token": ready.kv_cell_bytes,
             "last_gen_throughput": load.gen_throughput,
             "effective_max_running_requests_per_dp": ready.max_running_requests,
             "startup_time": ready.startup_seconds,
@@ -143,7 +154,7 @@ class EngineService:
         if everything or "memory" in include:
             record["memory"] = self._memory_load()
         if everything or "queues" in include:
-            record["queues"] = {"waiting": record["num_waiting_reqs"]}
+            record["queues"] = self._queue_load()
         return {
             "timestamp": datetime.now(timezone.utc).isoformat(),
             "version": __version__,
@@ -153,7 +164,7 @@ class EngineService:
 
     def _core_load(self) -> dict[str, Any]:
         load = self.client.load
-        running, most = load.num_running_reqs, load.max_running_requests
+        running = load.num_running_reqs
         return {
             "dp_rank": 0,
             "num_running_reqs": running,
@@ -165,8 +176,17 @@ class EngineService:
             "token_usage": load.token_usage,
             "gen_throughput": load.gen_throughput,
             "cache_hit_rate": load.cache_hit_rate,
-            "utilization": running / most if most else 0.0,
-            "max_running_requests": most,
+            "utilization": load.utilization,
+            "max_running_requests": load.max_running_requests,
+        }
+
+    def _queue_load(self) -> dict[str, int]:
+        """Those that wait; `grammar` and `retracted` are parts of `waiting`."""
+        load = self.client.load
+        return {
+            "waiting": load.num_waiting_reqs,
+            "grammar": load.num_grammar_queue_reqs,
+            "retracted": load.num_retracted_reqs,
         }
 
     def _memory_load(self) -> dict[str, Any]:
