@@ -28,6 +28,7 @@ class LoadStats:
         self._grammars = grammars
         self._clock = clock
         self._log_interval = log_interval
+        self._in_prefill: set[str] = set()  # rids, from admission to the last prefill pass
         self.reset()
 
     def reset(self) -> None:
@@ -58,6 +59,7 @@ class LoadStats:
             times = req.times
             if len(times.admissions) == len(times.retractions):
                 times.admissions.append(self._clock())
+                self._in_prefill.add(req.rid)
                 self._counts.prefill_cache_tokens_total += prefix_len
 
     def prefilled(self, req: Req) -> None:
@@ -71,9 +73,11 @@ class LoadStats:
         self._counts.num_retracted_requests_total += len(reqs)
         for req in reqs:
             req.times.retractions.append(self._clock())
+            self._in_prefill.discard(req.rid)
 
     def ended(self, req: Req) -> None:
         req.times.finished = self._clock()
+        self._in_prefill.discard(req.rid)
         if req.finished_reason is not None and req.finished_reason.type == "abort":
             self._counts.num_aborted_requests_total += 1
 
@@ -81,14 +85,17 @@ class LoadStats:
 
     def computed(self, batch: ScheduleBatch) -> None:
         """A pass is over, before anything is made of its result."""
-        if batch.forward_mode.is_decode():
-            self._counts.decode_tokens_total += batch.batch_size
+        num_decoding = batch.batch_size
+        if not batch.forward_mode.is_decode():
+            now = self._clock()
+            lens = zip(batch.reqs, batch.extend_prefix_lens, batch.extend_seq_lens, strict=True)
+            for req, prefix_len, new_len in lens:
+                if req.rid in self._in_prefill:
+                    num_decoding -= 1
+                    self._prefill_pass(req, prefix_len, new_len, now)
+        if num_decoding:
+            self._counts.decode_tokens_total += num_decoding
             self._log_steps += 1
-            return
-        now = self._clock()
-        for req, new_len in zip(batch.reqs, batch.extend_seq_lens, strict=True):
-            req.times.chunks.append((now, new_len))
-            self._counts.prefill_compute_tokens_total += new_len
 
     def stepped(self, num_new_tokens: int) -> None:
         self._counts.num_steps += 1
@@ -164,6 +171,12 @@ class LoadStats:
             self._log_tokens / elapsed if elapsed > 0 else 0.0, load.num_waiting_reqs,
         )  # fmt: skip
         self._start_log_window()
+
+    def _prefill_pass(self, req: Req, prefix_len: int, new_len: int, now: float) -> None:
+        req.times.chunks.append((now, new_len))
+        self._counts.prefill_compute_tokens_total += new_len
+        if prefix_len + new_len >= req.seq_len:
+            self._in_prefill.discard(req.rid)
 
     def _start_log_window(self) -> None:
         self._log_start, self._log_steps, self._log_tokens = self._clock(), 0, 0

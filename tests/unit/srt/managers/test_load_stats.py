@@ -3,8 +3,12 @@
 import logging
 
 import pytest
+import torch
 
+from sglang.srt.core.batch import ForwardMode, ScheduleBatch
 from sglang.srt.core.messages import AbortInput, LoadSnapshot, RequestTimes, StepOutput
+from sglang.srt.core.request import Req
+from sglang.srt.core.sampling_params import SamplingParams
 from tests.unit.srt.managers.engine import Engine, generate, prompt_of
 from tests.unit.srt.managers.test_grammar import Backend, CountingGrammar
 
@@ -55,6 +59,23 @@ def test_counts_are_those_of_the_answers_and_the_batches() -> None:
     assert load.prompt_tokens_total == (
         load.prefill_compute_tokens_total + load.prefill_cache_tokens_total
     )
+
+
+def test_a_mixed_pass_counts_each_request_for_what_it_does() -> None:
+    stats = Engine().scheduler.stats
+    new, old = (Req(rid, prompt_of(20), SamplingParams(max_new_tokens=9)) for rid in ("new", "old"))
+    first = ScheduleBatch([old], ForwardMode.EXTEND, torch.arange(20), [0], [20])
+    stats.planned(first)
+    stats.computed(first)
+    old.output_ids.append(1)
+    mixed = ScheduleBatch([new, old], ForwardMode.MIXED, torch.arange(13), [8, 20], [12, 1])
+    stats.planned(mixed)
+    stats.computed(mixed)
+    load = stats.snapshot()
+    assert load.prefill_compute_tokens_total == 20 + 12
+    assert load.prefill_cache_tokens_total == 8
+    assert load.decode_tokens_total == 1
+    assert [tokens for _, tokens in old.times.chunks] == [20]
 
 
 def test_every_stage_has_its_moment() -> None:
