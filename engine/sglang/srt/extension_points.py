@@ -40,6 +40,11 @@ for _name, _class in (
 SAMPLER_BACKENDS: Registry[Callable[..., Any]] = Registry("sampling backend")
 SAMPLER_BACKENDS.register_lazy("pytorch", "sglang.srt.sampling.sampler:create_pytorch_sampler")
 
+# publisher(config: KvEventsConfig, dp_rank, log: KvEventLog) -> EventPublisher
+EVENT_PUBLISHERS: Registry[Callable[..., Any]] = Registry("event publisher")
+EVENT_PUBLISHERS.register_lazy("null", "sglang.srt.entrypoints.event_publisher:NullPublisher")
+EVENT_PUBLISHERS.register_lazy("zmq", "sglang.srt.entrypoints.event_publisher:ZmqEventPublisher")
+
 # order(waiting: list[Req], tree_cache) sorts the waiting requests in place, next one first
 SCHEDULE_POLICIES: Registry[Callable[..., Any]] = Registry("schedule policy")
 SCHEDULE_POLICIES.register_lazy("fcfs", "sglang.srt.managers.schedule_policy:arrival_order")

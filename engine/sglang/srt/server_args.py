@@ -14,6 +14,7 @@ from sglang.srt.arg_groups import overrides, parser
 from sglang.srt.arg_groups.answers import AnswerArgs, check_answers
 from sglang.srt.arg_groups.attention import check_attention_backend, default_attention_backend
 from sglang.srt.arg_groups.declaration import Option, options_of
+from sglang.srt.arg_groups.events import EventArgs, check_events
 from sglang.srt.arg_groups.kernels import KernelArgs
 from sglang.srt.arg_groups.memory import MemoryArgs, check_memory
 from sglang.srt.arg_groups.model import ModelArgs, check_model
@@ -47,6 +48,7 @@ class ServerArgs(
     KernelArgs,
     SchedulingArgs,
     MemoryArgs,
+    EventArgs,
     AnswerArgs,
     ServingArgs,
     ModelArgs,
@@ -92,6 +94,7 @@ class ServerArgs(
         check_answers(self)
         check_observing(self)
         check_memory(self)
+        check_events(self, disable_radix_cache=self.disable_radix_cache)
         check_scheduling(self, self.page_size)
         check_attention_backend(self.attention_backend or "", self.device or "")
         object.__setattr__(self, "_sealed", True)

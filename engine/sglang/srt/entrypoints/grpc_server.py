@@ -11,6 +11,7 @@ from sglang.srt.entrypoints import grpc_convert, wire
 from sglang.srt.entrypoints.answer import Answer
 from sglang.srt.entrypoints.control import run_operation
 from sglang.srt.entrypoints.grpc_embed import Embedding
+from sglang.srt.entrypoints.grpc_kv_events import KvEventStream
 from sglang.srt.entrypoints.open_streams import DuplicateRequest
 from sglang.srt.entrypoints.refused import RefusedRequest, is_refusal
 from sglang.srt.entrypoints.scheduler_client import (
@@ -57,6 +58,7 @@ def make_server(service: EngineService, addresses: Sequence[str]) -> grpc.aio.Se
                     "GetLoads": administration.get_loads,
                     "FlushCache": administration.flush_cache,
                     "GetTokenizer": administration.get_tokenizer,
+                    "SubscribeKvEvents": KvEventStream(service.client).subscribe,
                 },
             ),
             wire.service_handler(wire.ENGINE_SERVICE, {"Control": administration.control}),

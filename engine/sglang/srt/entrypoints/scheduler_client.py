@@ -28,6 +28,7 @@ from sglang.srt.core.messages import (
     ShutdownInput,
     StepOutput,
 )
+from sglang.srt.entrypoints.kv_event_log import BUFFER_STEPS, KvEventLog
 from sglang.srt.entrypoints.open_streams import OpenStreams
 from sglang.srt.entrypoints.output_stream import OutputStream
 from sglang.srt.server_args import PortArgs
@@ -63,8 +64,11 @@ class SchedulerClient:
         ports: PortArgs,
         on_progress: Callable[[LoadProgress], None] | None = None,
         max_queued: int | None = None,
+        kv_buffer_steps: int = BUFFER_STEPS,
     ) -> None:
-        """`max_queued`: answers that may be under way beyond those that can run at once."""
+        """`max_queued`: answers that may be under way beyond those that can run at once.
+        `kv_buffer_steps`: batches of KV events that can be replayed.
+        """
         self._context = zmq.asyncio.Context()
         # PUSH is used without asyncio: with no high-water mark a send never waits.
         self._push = zmq.Socket(zmq.Context.shadow(self._context.underlying), zmq.PUSH)
@@ -87,6 +91,7 @@ class SchedulerClient:
         self.state = WorkerState.LOADING
         self.reason = "starting"  # why the worker is not ready, in words
         self.load = LoadSnapshot()
+        self.kv_events = KvEventLog(kv_buffer_steps)
         self.on_durations: Callable[[Mapping[str, Sequence[float]]], None] = lambda _: None
         self.last_receive_time = 0.0  # seconds since the epoch
         self.num_received = 0  # messages of the scheduler
@@ -145,6 +150,7 @@ class SchedulerClient:
         self._failed.set()
         error = SchedulerUnavailable(reason)
         self._streams.fail(error)
+        self.kv_events.close(reason)
         for future in self._controls.values():
             if not future.done():
                 future.set_exception(error)
@@ -240,6 +246,7 @@ class SchedulerClient:
         match value:
             case StepOutput():
                 self.load = value.load
+                self.kv_events.append(value.kv_events)
                 if value.durations:
                     self.on_durations(value.durations)
                 for output in value.outputs:

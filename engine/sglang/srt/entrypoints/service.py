@@ -12,6 +12,7 @@ import msgspec
 
 from sglang.srt.core.messages import Ready
 from sglang.srt.entrypoints.observers import Observers
+from sglang.srt.entrypoints import event_publisher
 from sglang.srt.entrypoints.scheduler_client import (
     SchedulerClient,
     SchedulerUnavailable,
@@ -93,7 +94,7 @@ class EngineService:
             **self.scheduler_info(),
             "version": __version__,
             "uptime_seconds": time.time() - self.start_time,
-            "kv_events": None,
+            "kv_events": event_publisher.describe(self.args.kv_events, self.ready.page_size),
             "internal_states": [self.internal_state()],
         }
 

@@ -165,6 +165,7 @@ def _request_memory(worker: TpModelWorker, server_args: ServerArgs) -> RequestMe
         token_to_kv_pool_allocator=pools.token_to_kv_pool_allocator,
         page_size=config.page_size,
         eviction_policy=config.radix_eviction_policy,
+        enable_kv_cache_events=server_args.kv_events.is_on,
     )
     context = TreeCacheBuildContext(
         server_args=server_args,

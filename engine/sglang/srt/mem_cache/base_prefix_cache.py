@@ -161,8 +161,9 @@ class BasePrefixCache(ABC):
     def start_kv_events(self) -> None:
         """From now on `take_events` tells what changes; the first ones tell what is there.
 
-        Without effect when events are on, or where nothing is shared.
+        Without effect when events are on, or where a cache tells none.
         """
+        return None
 
     def take_events(self) -> list[KvEvent]:
         """What was stored and dropped since the last call, once per page. Empty while off."""
