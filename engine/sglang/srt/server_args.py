@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from sglang.srt.arg_groups import overrides, parser
 from sglang.srt.arg_groups.answers import AnswerArgs, check_answers
-from sglang.srt.arg_groups.attention import check_attention_backend, default_attention_backend
+from sglang.srt.arg_groups.attention import (
+    ATTENTION_BACKEND_CHOICES as ATTENTION_BACKEND_CHOICES,
+)
+from sglang.srt.arg_groups.attention import (
+    add_attention_backend_choices as add_attention_backend_choices,
+)
+from sglang.srt.arg_groups.attention import check_attention, default_attention_backend
 from sglang.srt.arg_groups.declaration import Option, options_of
 from sglang.srt.arg_groups.events import EventArgs, check_events
 from sglang.srt.arg_groups.kernels import KernelArgs
@@ -96,7 +102,7 @@ class ServerArgs(
         check_memory(self)
         check_events(self, disable_radix_cache=self.disable_radix_cache)
         check_scheduling(self, self.page_size)
-        check_attention_backend(self.attention_backend or "", self.device or "")
+        check_attention(self, self.device or "")
         object.__setattr__(self, "_sealed", True)
 
     @property

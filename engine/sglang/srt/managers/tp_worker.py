@@ -134,8 +134,12 @@ def _runner_config(args: ServerArgs) -> RunnerConfig:
     return RunnerConfig(
         device=args.device or "cpu",
         dtype=args.dtype,
+        kv_cache_dtype=args.kv_cache_dtype,
         load_format=args.load_format,
         attention_backend=args.attention_backend,
+        prefill_attention_backend=args.prefill_attention_backend,
+        decode_attention_backend=args.decode_attention_backend,
+        triton_attention_num_kv_splits=args.triton_attention_num_kv_splits,
         memory=MemoryWishes(args.page_size, args.mem_fraction_static, args.max_total_tokens),
         random_seed=args.random_seed,
         is_embedding=args.is_embedding,

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
+from sglang.kernels.decode_attention import NUM_KV_SPLITS
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.core.batch import ForwardBatch, GenerationBatchResult
 from sglang.srt.core.request import Req
-from sglang.srt.layers.attention.attention_registry import create_attention_backend
+from sglang.srt.layers.attention.attention_registry import attention_backend_for
 from sglang.srt.layers.logits_processor import LogitsOutput
 from sglang.srt.layers.pooler import Pooler
 from sglang.srt.mem_cache.memory_pool import KVCache, ReqToTokenPool
@@ -37,6 +38,9 @@ class RunnerConfig:
     kv_cache_dtype: str = "auto"  # auto: as dtype
     load_format: str = "auto"  # auto | safetensors | gguf | dummy
     attention_backend: str = "torch_native"
+    prefill_attention_backend: str | None = None  # None: attention_backend
+    decode_attention_backend: str | None = None  # None: attention_backend
+    triton_attention_num_kv_splits: int = NUM_KV_SPLITS
     memory: MemoryWishes = MemoryWishes()
     random_seed: int | None = None  # of requests without a seed of their own; None: from the OS
     is_embedding: bool = False  # passes end in a vector per request instead of logits
@@ -80,7 +84,7 @@ class ModelRunner:
             self.memory_plan.max_total_num_tokens,
             self.memory_plan.pool_bytes / 2**30,
         )
-        self.attn_backend = create_attention_backend(config.attention_backend, self)
+        self.attn_backend = attention_backend_for(self)
         self.sampler = Sampler(model_config.vocab_size, self.device, config.random_seed)
         self.req_to_token_pool: ReqToTokenPool | None = None
         self.token_to_kv_pool: KVCache | None = None

@@ -3,6 +3,7 @@
 import torch
 
 from sglang.srt.core.batch import ForwardBatch
+from sglang.srt.layers.attention.slot_plans import is_part
 from sglang.srt.mem_cache.memory_pool import rounded
 
 # Room for new tokens; when it is used up, everything is gathered again.
@@ -56,13 +57,15 @@ class GatheredKV:
         pool: tuple[torch.Tensor, torch.Tensor],
         new: tuple[torch.Tensor, torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """K and V, each [batch_size * kv_heads, longest, head_dim]; past the ends is garbage.
+        """K and V, each [batch_size * kv_heads, longest, …]; past the ends is garbage.
 
-        The pool already has the new token, `new` is that token alone: [batch_size, kv_heads,
-        head_dim]. Copies have its type, and are rounded as the pool rounds.
+        The pool already has the new token, `new` is that token alone, each [batch_size, kv_heads,
+        …]. Copies have its type, and are rounded as the pool rounds.
         """
         if layer_id in self._filled:
-            for copy, values, buffer in zip(self._copies[layer_id], new, pool, strict=True):
+            # Values that are a part of the keys are one in the copy too.
+            copies = self._copies[layer_id][: 1 if is_part(pool) else 2]
+            for copy, values, buffer in zip(copies, new, pool, strict=False):
                 head_dim = copy.shape[-1]
                 rows = self._rows_of_new(copy)
                 as_read = rounded(values, buffer.dtype).to(copy.dtype)
@@ -101,7 +104,7 @@ class GatheredKV:
         indices = self._slots.flatten()
         old = self._copies.get(layer_id)
         copies = []
-        for which, buffer in enumerate(pool):
+        for which, buffer in enumerate(pool[: 1 if is_part(pool) else 2]):
             heads, head_dim = buffer.shape[1:]
             shape = (rows, heads, capacity, head_dim)
             copy = old[which] if old and old[which].shape == shape else None
@@ -109,6 +112,8 @@ class GatheredKV:
                 copy = buffer.new_empty(shape, dtype=dtype)
             gathered = buffer.index_select(0, indices).view(rows, capacity, heads, head_dim)
             copies.append(copy.copy_(gathered.transpose(1, 2)))
+        if is_part(pool):
+            copies.append(copies[0][..., : pool[1].shape[2]])
         return copies[0], copies[1]
 
 
