@@ -143,5 +143,4 @@ def _runner_config(args: ServerArgs) -> RunnerConfig:
         memory=MemoryWishes(args.page_size, args.mem_fraction_static, args.max_total_tokens),
         random_seed=args.random_seed,
         is_embedding=args.is_embedding,
-        kv_cache_dtype=args.kv_cache_dtype,
     )
