@@ -53,6 +53,13 @@ SCHEDULE_POLICIES.register_lazy("dfs-weight", "sglang.srt.managers.schedule_poli
 SCHEDULE_POLICIES.register_lazy("lof", "sglang.srt.managers.schedule_policy:longest_output_first")
 SCHEDULE_POLICIES.register_lazy("random", "sglang.srt.managers.schedule_policy:random_order")
 
+# factory(storage_config, extra_config) -> HiCacheStorage
+HICACHE_STORAGE_BACKENDS: Registry[Callable[..., Any]] = Registry("storage backend")
+HICACHE_STORAGE_BACKENDS.register_lazy("file", "sglang.srt.mem_cache.hicache_storage:HiCacheFile")
+HICACHE_STORAGE_BACKENDS.register_lazy(
+    "dynamic", "sglang.srt.mem_cache.storage_factory:make_dynamic_storage"
+)
+
 # CustomSpecAlgo by name in upper case; the built-in names are members of SpeculativeAlgorithm
 SPECULATIVE_ALGORITHMS: Registry[Any] = Registry("speculative algorithm")
 # Named here because options are checked below the layer that knows the algorithms.

@@ -21,6 +21,7 @@ from sglang.srt.arg_groups.attention import (
 from sglang.srt.arg_groups.attention import check_attention, default_attention_backend
 from sglang.srt.arg_groups.declaration import Option, options_of
 from sglang.srt.arg_groups.events import EventArgs, check_events
+from sglang.srt.arg_groups.hicache import HiCacheArgs, check_hicache
 from sglang.srt.arg_groups.kernels import KernelArgs
 from sglang.srt.arg_groups.memory import MemoryArgs, check_memory
 from sglang.srt.arg_groups.model import ModelArgs, check_model
@@ -53,6 +54,7 @@ class ServerArgs(
     SpeculativeArgs,
     KernelArgs,
     SchedulingArgs,
+    HiCacheArgs,
     MemoryArgs,
     EventArgs,
     AnswerArgs,
@@ -100,6 +102,7 @@ class ServerArgs(
         check_answers(self)
         check_observing(self)
         check_memory(self)
+        check_hicache(self, self)
         check_events(self, disable_radix_cache=self.disable_radix_cache)
         check_scheduling(self, self.page_size)
         check_attention(self, self.device or "")

@@ -6,7 +6,6 @@ _QUANTIZATION = "quantized weights are recognised from their files; pass a quant
 _SPECULATIVE = (
     "--speculative-algorithm names a plugin's algorithm, which says itself where it is tuned."
 )
-_HICACHE = "the prefix cache lives in the KV pool only; raise --max-total-tokens instead."
 _SPLIT = "prefill and decode run in one worker; leave the option out."
 _GRAPH = "there are no captured graphs on CPU; leave the option out."
 _PARSERS = "this version does not parse tool calls or reasoning; leave the option out."
@@ -41,7 +40,7 @@ ABSENT_FLAGS = {
     "--base-gpu-id": _PARALLEL,
     "--max-loaded-loras": _LORA,
     "--max-loras-per-batch": _LORA,
-    "--enable-hierarchical-cache": _HICACHE,
+    "--hicache-io-backend": "copies between the tiers are torch's; leave the option out.",
     "--enable-torch-compile": _GRAPH,
     "--disable-cuda-graph": _GRAPH,
 }
@@ -58,7 +57,6 @@ ABSENT_PREFIXES = {
         [f"--speculative-{part}" for part in ("acc", "draft", "eagle", "ngram", "num", "token")],
         _SPECULATIVE,
     ),
-    "--hicache-": _HICACHE,
     "--disaggregation-": _SPLIT,
     "--cuda-graph-": _GRAPH,
     "--moe-": "mixture-of-experts models are not served.",

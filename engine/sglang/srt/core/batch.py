@@ -1,5 +1,6 @@
 """What one forward pass computes on."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
@@ -67,10 +68,16 @@ class ScheduleBatch:
     out_cache_loc: "torch.Tensor"
     extend_prefix_lens: list[int] = field(default_factory=list)
     extend_seq_lens: list[int] = field(default_factory=list)
+    # Between the cache's tiers; they run before the pass, in this order.
+    kv_copies: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def batch_size(self) -> int:
         return len(self.reqs)
+
+    def run_kv_copies(self) -> None:
+        for copy in self.kv_copies:
+            copy()
 
 
 @dataclass

@@ -139,6 +139,7 @@ class RequestOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    cached_tokens_details: dict[str, int] | None = None  # tokens by tier: device, host, storage
     num_retractions: int = 0
     finish: FinishReason | None = None
     output_logprobs: LogprobRows | None = None

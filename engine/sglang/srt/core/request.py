@@ -54,6 +54,8 @@ class Req:
     cache_protected_len: int = 0  # leading slots that the prefix cache owns; the rest are ours
     cached_tokens: int = 0  # prompt tokens that came from the cache at first admission
     prefix_key: Any = None  # what the prefix cache is asked for; made by `key_of`
+    loaded_len: int = 0  # tokens that were brought to the device for it
+    cached_tokens_details: dict[str, int] | None = None  # by tier; from the first admission on
     found_len: int = 0  # tokens that the prefix cache had when it was last asked
     num_retractions: int = 0
 

@@ -51,6 +51,7 @@ class RunningBatch:
                 reqs=list(self.reqs),
                 forward_mode=ForwardMode.DECODE,
                 out_cache_loc=self._memory.decode(self.reqs),
+                kv_copies=self._memory.take_kv_copies(),
             )
         return plan
 

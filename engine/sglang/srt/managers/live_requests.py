@@ -66,6 +66,7 @@ class LiveRequests:
     def end(self, req: Req, reason: FinishReason) -> None:
         """Gives back the memory of a request that is in no place any more."""
         req.finished_reason = reason
+        self._memory.host_tier.end_prefetch(req.rid)
         if req.state is RequestState.RUNNING:
             # What a broken pass has written must not reach anybody else.
             self._memory.release(req, keep=reason.status_code != 500)

@@ -39,6 +39,7 @@ def _news(req: Req) -> RequestOutput:
         prompt_tokens=len(req.origin_input_ids),
         completion_tokens=len(req.output_ids),
         cached_tokens=req.cached_tokens,
+        cached_tokens_details=req.cached_tokens_details,
         num_retractions=req.num_retractions,
         finish=req.finished_reason,
         times=req.times if req.finished else None,

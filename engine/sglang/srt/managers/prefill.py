@@ -106,6 +106,7 @@ class PrefillPlanner:
             reqs=draft.reqs,
             forward_mode=ForwardMode.EXTEND,
             out_cache_loc=self._memory.extend(draft.reqs, draft.new_lens),
+            kv_copies=self._memory.take_kv_copies(),
             extend_prefix_lens=prefix_lens,
             extend_seq_lens=draft.new_lens,
         )
@@ -115,7 +116,7 @@ class PrefillPlanner:
         expected = sum(reserved_new_tokens(req) for req in running) * new_token_ratio
         return PrefillBudget(
             room=memory - int(expected),
-            memory=memory,
+            memory=self._memory.room_now(),
             input=self._config.max_prefill_tokens,
             chunk=self._config.chunked_prefill_size,
         )
@@ -129,6 +130,8 @@ class PrefillPlanner:
         for req in list(waiting):
             if len(draft.reqs) >= limit or self.chunked is not None:
                 return
+            if self._memory.is_prefetching(req):
+                continue
             self._attach_prefix(req, draft.budget)
             waits = self._gains_by_waiting(req, draft.reqs, drafted)
             if waits or not self._add(req, draft, alone=not (running or draft.reqs)):
@@ -144,7 +147,7 @@ class PrefillPlanner:
     def _attach_prefix(self, req: Req, budget: PrefillBudget) -> None:
         """What the lock takes out of what can be evicted is no room any more."""
         before = self._memory.room()
-        self._memory.attach_prefix(req)
+        self._memory.attach_prefix(req, quota=budget.room)
         budget.lock(before - self._memory.room())
 
     def _gains_by_waiting(self, req: Req, reqs: list[Req], drafted: _DraftedPrefixes) -> bool:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 import zmq
 
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, create_grammar_backend
@@ -29,7 +30,9 @@ from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.mem_cache.base_prefix_cache import CacheInitParams
 from sglang.srt.mem_cache.registry import TreeCacheBuildContext, create_tree_cache
 from sglang.srt.mem_cache.request_memory import RequestMemory
+from sglang.srt.model_executor.memory import available_bytes
 from sglang.srt.model_loader.assets import ensure_assets
+from sglang.srt.model_loader.fingerprint import weights_fingerprint
 from sglang.srt.server_args import ServerArgs
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
@@ -159,6 +162,7 @@ def limits_of(
 
 def _request_memory(worker: TpModelWorker, server_args: ServerArgs) -> RequestMemory:
     config, pools = worker.cache_config, worker.memory
+    has_tiers = server_args.enable_hierarchical_cache
     params = CacheInitParams(
         disable=config.disable_radix_cache,
         req_to_token_pool=pools.req_to_token_pool,
@@ -173,10 +177,28 @@ def _request_memory(worker: TpModelWorker, server_args: ServerArgs) -> RequestMe
         disable_radix_cache=config.disable_radix_cache,
         effective_chunked_prefill_size=worker.schedule_config.chunked_prefill_size,
         tp_worker=worker,
+        enable_hierarchical_cache=has_tiers,
+        model_config=worker.model_config,
+        weights_fingerprint=_fingerprint(worker, server_args) if has_tiers else "",
+        host_memory_bytes=_host_memory_bytes(worker) if has_tiers else None,
     )
     return RequestMemory(
         create_tree_cache(context), pools.req_to_token_pool, pools.token_to_kv_pool_allocator
     )
+
+
+def _fingerprint(worker: TpModelWorker, server_args: ServerArgs) -> str:
+    """Changes with whatever changes the KV of a token."""
+    runner, path = worker.runner, worker.model_config.model_path
+    return weights_fingerprint(path, server_args.load_format == "dummy", runner.dtype)
+
+
+def _host_memory_bytes(worker: TpModelWorker) -> int:
+    """What a second tier may take. A pool on the CPU takes its memory only as it is used."""
+    runner = worker.runner
+    on_cpu = runner.device.type == "cpu"
+    promised = worker.cache_config.max_total_tokens * runner.kv_dims.cell_bytes if on_cpu else 0
+    return max(available_bytes(torch.device("cpu")) - promised, 0)
 
 
 def warm_up(scheduler: "Scheduler") -> None:

@@ -27,6 +27,7 @@ from sglang.srt.core.request import Req, RequestState
 from sglang.srt.managers.admission import Refused, admit
 from sglang.srt.managers.control import ControlTable, start_kv_events
 from sglang.srt.managers.decode import RunningBatch
+from sglang.srt.managers.hicache_control import hicache_operations
 from sglang.srt.managers.inbox import Inbox
 from sglang.srt.managers.live_requests import LiveRequests
 from sglang.srt.managers.load_stats import LoadStats
@@ -82,6 +83,7 @@ class Scheduler:
                 "flush_cache": self.flush_cache,
                 "loads": self.loads,
                 "kv_events": start_kv_events(memory.tree_cache),
+                **hicache_operations(memory.tree_cache),
             }
         )
         self.grammar_manager = GrammarManager(parts.grammar_backend, clock=parts.clock)
@@ -143,6 +145,7 @@ class Scheduler:
 
     def run_batch(self, batch: ScheduleBatch) -> GenerationBatchResult:
         with self.watchdog.watch():
+            batch.run_kv_copies()
             return self.worker.forward_batch_generation(batch)
 
     def process_batch_result(self, batch: ScheduleBatch, result: GenerationBatchResult) -> None:
@@ -165,6 +168,9 @@ class Scheduler:
 
     def on_idle(self) -> None:
         """Nothing to compute: the moment to check that no memory is lost."""
+        for copy in self.memory.take_kv_copies():
+            copy()
+        self.memory.host_tier.wait_for_storage()
         self.memory.check_integrity(self.live.holders())
         self.ratio.reset()
         self.stats.idled()
@@ -321,6 +327,7 @@ def run_scheduler_process(server_args: ServerArgs, port_args: PortArgs, gpu_id: 
                 warm_up(scheduler)
             outbox.send(ready_message(target, server_args, time.monotonic() - start))
             scheduler.run_event_loop()
+            scheduler.memory.host_tier.close()
         except CannotServe as error:
             outbox.send(Failed(message=str(error)))
             sys.exit(1)

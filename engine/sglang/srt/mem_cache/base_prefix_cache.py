@@ -46,6 +46,18 @@ class MatchResult:
 
     device_indices: torch.Tensor  # [matched_len] int64
     last_device_node: Any
+    # What follows in host memory only, for caches with that tier.
+    last_host_node: Any = None
+    best_match_node: Any = None  # the end of the match in whatever tier
+    host_hit_length: int = 0
+
+
+@dataclass
+class InitLoadBackParams:
+    best_match_node: Any
+    host_hit_length: int
+    mem_quota: int | None = None  # tokens that may be brought; None: what the pool has room for
+    req: "Req | None" = None
 
 
 @dataclass
@@ -95,6 +107,41 @@ class CacheCounters:
     load_back_seconds: list[float] = field(default_factory=list)
 
 
+class HostTier:
+    """What a cache with more tiers than the device offers besides; this one has no more.
+
+    Everything is called in the scheduler's thread.
+    """
+
+    def init_load_back(self, params: InitLoadBackParams) -> tuple[torch.Tensor, Any]:
+        """Brings a matched prefix from the host to the device, as far as room and quota allow.
+
+        The last device node is locked. Returns the slots that were added, which are unlocked, and
+        the node that ends them.
+        """
+        raise AssertionError("without a host tier nothing is found there")
+
+    def begin_prefetch(self, rid: str, key: "RadixKey") -> None:
+        """Called when a request begins to wait: storage is asked for what the host has not."""
+
+    def is_prefetching(self, rid: str) -> bool:
+        """Whether the request should wait for storage still; what has come is usable."""
+        return False
+
+    def end_prefetch(self, rid: str) -> int:
+        """The request is admitted or gone. Returns how many tokens storage had for it."""
+        return 0
+
+    def wait_for_storage(self) -> None:
+        """Called when nothing else is to be done: returns after some news, or soon."""
+
+    def check_integrity(self) -> None:
+        """free + cached + on the way == all host pages; else RuntimeError with the numbers."""
+
+    def close(self) -> None:
+        """Ends the background threads; what is on its way to storage gets a little time."""
+
+
 class BasePrefixCache(ABC):
     """Keeps KV of past requests for later ones with the same beginning.
 
@@ -107,6 +154,7 @@ class BasePrefixCache(ABC):
     page_size: int
     counters: CacheCounters
     kv_events: KvEventRecorder | None = None  # None: off
+    host_tier: HostTier = HostTier()
 
     @abstractmethod
     def reset(self) -> None:
@@ -146,6 +194,10 @@ class BasePrefixCache(ABC):
     @abstractmethod
     def dec_lock_ref(self, node: Any) -> DecLockRefResult:
         """Takes one lock back."""
+
+    def take_kv_copies(self) -> list[Callable[[], None]]:
+        """Copies between tiers that have to run, in order, before the next pass writes KV."""
+        return []
 
     def evictable_size(self) -> int:
         """Tokens that `evict` could free now."""

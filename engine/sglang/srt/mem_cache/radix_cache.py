@@ -92,7 +92,7 @@ class RadixCache(BasePrefixCache):
         if not self.disable:
             for node, _ in self._descend(key):
                 values.append(value_of(node))
-        return MatchResult(torch.cat(values), node)
+        return MatchResult(torch.cat(values), node, last_host_node=node, best_match_node=node)
 
     def insert(
         self, params: InsertParams | RadixKey, value: torch.Tensor | None = None
@@ -135,15 +135,17 @@ class RadixCache(BasePrefixCache):
     def _split(self, child: TreeNode, length: int) -> TreeNode:
         """A new parent takes the first `length` tokens of `child`."""
         assert child.parent is not None
-        value = value_of(child)
         head = TreeNode(priority=child.priority)
-        head.key, head.value = child.key[:length], value[:length].clone()
+        head.key, child.key = child.key[:length], child.key[length:]
+        head.value, child.value = _cut(child.value, length)
+        head.host_value, child.host_value = _cut(child.host_value, length)
+        head.host_ref_counter = child.host_ref_counter
         head.hit_count, head.lock_ref = child.hit_count, child.lock_ref
         head.last_access_time = child.last_access_time
         head.creation_time = child.creation_time
         head.parent = child.parent
         head.parent.children[head.key.child_key(self.page_size)] = head
-        child.key, child.value, child.parent = child.key[length:], value[length:].clone(), head
+        child.parent = head
         head.children[child.key.child_key(self.page_size)] = child
         if child.hash_value:
             pages = length // self.page_size
@@ -309,6 +311,13 @@ def _below(root: TreeNode) -> Iterator[TreeNode]:
         node = stack.pop()
         yield node
         stack.extend(node.children.values())
+
+
+def _cut(value: torch.Tensor | None, length: int) -> tuple[torch.Tensor | None, ...]:
+    """Both parts, in memory of their own."""
+    if value is None:
+        return None, None
+    return value[:length].clone(), value[length:].clone()
 
 
 def _insert_params(req: Req, slots: torch.Tensor, chunked: bool = False) -> InsertParams:
