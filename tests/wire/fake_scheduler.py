@@ -5,6 +5,7 @@ import contextlib
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from sglang.srt.core.messages import (
     ModelCard,
     Ready,
     RequestOutput,
+    RequestTimes,
     SchedulerInput,
     StepOutput,
 )
@@ -107,7 +109,12 @@ def tokens(rid: str, ids: list[int], total: int, **more: Any) -> RequestOutput:
 
 
 def finish(rid: str, ids: list[int], total: int, **reason: Any) -> RequestOutput:
-    return tokens(rid, ids, total, finish=FinishReason(**{"type": "length", **reason}))
+    now = time.monotonic()
+    times = RequestTimes(
+        received=now, admissions=[now], chunks=[(now, 3)], prefilled=now, finished=now
+    )
+    why = FinishReason(**{"type": "length", **reason})
+    return tokens(rid, ids, total, finish=why, times=times)
 
 
 @dataclass

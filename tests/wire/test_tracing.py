@@ -8,7 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
-from sglang.srt.core.messages import FinishReason, RequestOutput, RequestTimes
+from sglang.srt.core.messages import FinishReason, RequestOutput
+from sglang.srt.entrypoints import wire
 from tests.otlp_collector import OtlpCollector, otlp_collector
 from tests.wire.fake_scheduler import GUARD, Worker, finish, generate_request, serve, tokens
 
@@ -23,21 +24,12 @@ async def read_all(call: Any) -> list[Any]:
     return messages
 
 
-def times_now() -> RequestTimes:
-    now = time.monotonic()
-    return RequestTimes(
-        received=now, admissions=[now], chunks=[(now, 3)], prefilled=now, finished=now
-    )
-
-
 async def answer(worker: Worker, rid: str = "a", **sampling: Any) -> None:
     """One request from its arrival to its end."""
     call = worker.rpc.Generate(generate_request(rid, sampling=sampling), metadata=METADATA)
     for wish in [await worker.scheduler.receive() for _ in range(sampling.get("n", 1))]:
         await worker.scheduler.step(tokens(wish.rid, [1], 1))
-        last = finish(wish.rid, [2], 2, type="stop")
-        last.times = times_now()
-        await worker.scheduler.step(last)
+        await worker.scheduler.step(finish(wish.rid, [2], 2, type="stop"))
     await read_all(call)
 
 
@@ -95,6 +87,39 @@ async def test_a_caller_that_leaves_and_a_refusal_are_errors() -> None:
             await spans(worker, collector, "engine.request")
     errors = {span.attributes["rid"]: span.error for span in collector.spans}
     assert errors == {"gone": "The caller was gone before the answer ended", "full": "no room"}
+
+
+async def test_a_scheduler_that_dies_is_the_error_of_its_requests() -> None:
+    with otlp_collector() as collector:
+        async with serve(enable_trace=True, otlp_traces_endpoint=collector.endpoint) as worker:
+            await worker.become_ready()
+            call = worker.rpc.Generate(generate_request("a"), metadata=METADATA)
+            await worker.scheduler.receive()
+            worker.client.fail("it was killed")
+            with pytest.raises(grpc.aio.AioRpcError):
+                await read_all(call)
+            found = await spans(worker, collector, "engine.request")
+    whole = found["engine.request"]
+    assert whole.error == "it was killed"
+    assert whole.attributes["gen_ai.response.finish_reasons"] == ["failed"]
+
+
+async def test_embeddings_have_spans_too() -> None:
+    with otlp_collector() as collector:
+        async with serve(
+            is_embedding=True, enable_trace=True, otlp_traces_endpoint=collector.endpoint
+        ) as worker:
+            await worker.become_ready()
+            request = wire.scheduler("EmbedRequest")(request_id="e")
+            request.tokenized.input_ids.extend([5, 6, 7])
+            call = worker.rpc.Embed(request, metadata=METADATA)
+            await worker.scheduler.receive()
+            output = finish("e", [], 0)
+            output.embedding = [1.0]
+            await worker.scheduler.step(output)
+            assert list((await call).embedding) == [1.0]
+            found = await spans(worker, collector, "engine.request", "prefill")
+    assert found["engine.request"].parent_id == CALLER
 
 
 async def test_a_missing_collector_does_no_harm() -> None:

@@ -8,7 +8,6 @@ import msgspec
 from sglang.srt.core.messages import LogprobRows, RequestOutput
 from sglang.srt.entrypoints import grpc_convert
 from sglang.srt.entrypoints.output_stream import join_rows
-from sglang.srt.observability.answer_watch import AnswerWatch
 
 
 class Answer:
@@ -18,11 +17,10 @@ class Answer:
     `complete` alone, with ids and rows.
     """
 
-    def __init__(self, request: Any, index: int, watch: AnswerWatch | None) -> None:
+    def __init__(self, request: Any, index: int) -> None:
         self._request_id = request.request_id
         self._stream = request.stream
         self._index = index
-        self._watch = watch
         self._ids: list[int] = []
         self._output_rows: LogprobRows | None = None
         self._input_rows: LogprobRows | None = None
@@ -30,8 +28,6 @@ class Answer:
     def messages(self, output: RequestOutput) -> Iterator[Any]:
         """What to send on for `output`."""
         self._ids += output.token_ids
-        if self._watch is not None:
-            self._watch.progressed(output)
         if self._stream:
             if output.token_ids or output.input_logprobs is not None:
                 yield grpc_convert.chunk(self._request_id, self._index, output)
@@ -46,14 +42,3 @@ class Answer:
                 input_logprobs=self._input_rows,
             )
             yield grpc_convert.complete(self._request_id, self._index, everything)
-
-    def refused(self, output: RequestOutput) -> None:
-        """The caller gets a status instead of messages."""
-        if self._watch is not None and output.finish is not None:
-            self._watch.refused(output.finish, output.times)
-
-    def close(self) -> None:
-        """Everything is sent, or nobody waits any more. May be called again."""
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None

@@ -63,20 +63,8 @@ class Embedding:
             prompt_field="tokenized.input_ids",
         )
         wish.deadline = deadline
-        with self._service.client.open(request.request_id, [wish]) as stream:
-            watch = self._service.watches.watch(wish, headers)
-            try:
-                output = await embedding_of(stream)
-                if watch is not None:
-                    watch.progressed(output)
-                return output
-            except RefusedRequest as refused:
-                if watch is not None:
-                    watch.refused(refused.finish)
-                raise
-            finally:
-                if watch is not None:
-                    watch.close()
+        with self._service.client.open(request.request_id, [wish], headers) as stream:
+            return await embedding_of(stream)
 
 
 async def embedding_of(stream: OutputStream) -> RequestOutput:

@@ -93,17 +93,9 @@ class Generation:
                 context_len=model.context_len,
                 deadline=deadline,
             )
-            with self._client.open(request.request_id, inputs) as stream:
-                headers = trace_context(context)
-                answers = {
-                    entry.rid: Answer(request, index, self._service.watches.watch(entry, headers))
-                    for index, entry in enumerate(inputs)
-                }
-                try:
-                    await _send_answers(stream, answers, context)
-                finally:
-                    for answer in answers.values():
-                        answer.close()
+            with self._client.open(request.request_id, inputs, trace_context(context)) as stream:
+                answers = {entry.rid: Answer(request, index) for index, entry in enumerate(inputs)}
+                await _send_answers(stream, answers, context)
         except grpc_convert.InvalidRequest as error:
             await wire.abort(context, Code.INVALID_ARGUMENT, str(error))
         except DuplicateRequest as error:
@@ -130,16 +122,12 @@ async def _send_answers(stream: Any, answers: dict[str, Answer], context: Any) -
     is_anything_sent = False
     while stream.unfinished or stream.has_news:
         for output in await stream.take():
-            answer = answers[output.rid]
             refused = output.finish if is_refusal(output.finish) else None
             if refused is not None and not is_anything_sent:
-                answer.refused(output)
                 raise RefusedRequest(refused)
-            for message in answer.messages(output):
+            for message in answers[output.rid].messages(output):
                 await context.write(message)
                 is_anything_sent = True
-            if output.finish is not None:
-                answer.close()
 
 
 class Administration:

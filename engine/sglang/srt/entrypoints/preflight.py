@@ -52,11 +52,11 @@ def check_preferred_sampling(args: ServerArgs) -> None:
 
 def check_packages(args: ServerArgs) -> None:
     """Raises LaunchError when an option needs packages that are not installed."""
-    if args.enable_trace and not tracing.is_installed():
-        raise LaunchError(
-            "--enable-trace needs packages of OpenTelemetry that are not installed; install them "
-            "with pip install 'sglang[trace]'"
-        )
+    if args.enable_trace:
+        try:
+            tracing.check_installed()
+        except ValueError as error:
+            raise LaunchError(str(error)) from None
 
 
 def check_ports(args: ServerArgs) -> None:

@@ -26,7 +26,6 @@ class RefusedRequest(Exception):
 
     def __init__(self, finish: FinishReason) -> None:
         super().__init__(finish.message or "The request was aborted")
-        self.finish = finish
         self.code = CODE_OF_STATUS.get(finish.status_code or 0, Code.INTERNAL)
 
 

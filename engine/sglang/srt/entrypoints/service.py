@@ -47,7 +47,7 @@ class EngineService:
             extra_labels=args.metric_labels,
         )
         self.observers = Observers(args)
-        self.watches = Watches(self.metrics.latencies, self.observers.active)
+        client.watches = Watches(self.metrics.latencies, self.observers.active)
         if self.metrics.latencies is not None:
             client.on_durations = self.metrics.latencies.worked
         self._bundle: asyncio.Task[TokenizerBundle] | None = None

@@ -1,4 +1,4 @@
-"""What happened to one answer, seen from where it is sent on; told to whoever observes."""
+"""What happened to one answer, seen from where its news arrives; told to whoever observes."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,23 +17,26 @@ class AnswerRecord:
     wish: "GenerateInput"
     context: Mapping[str, str]  # W3C trace context that the caller sent, by header
     arrival: float
-    left: float = 0.0  # when the last message was sent, or the caller was gone
+    left: float = 0.0  # when the last message of its request was sent, or the caller was gone
     output_ids: list[int] = field(default_factory=list)  # empty unless an observer reads them
     completion_tokens: int = 0
     cached_tokens: int = 0
     num_retractions: int = 0
-    finish: "FinishReason | None" = None  # None: the caller was gone before
+    finish: "FinishReason | None" = None  # None: the caller was gone before, or `failure` says why
+    failure: str = ""
     times: "RequestTimes | None" = None  # None: refused, or the caller was gone
 
     @property
     def finish_type(self) -> str:
-        return self.finish.type if self.finish is not None else "cancelled"
+        if self.finish is not None:
+            return self.finish.type
+        return "failed" if self.failure else "cancelled"
 
     @property
     def error(self) -> str:
         """Why there is no whole answer; empty when there is one."""
         if self.finish is None:
-            return "The caller was gone before the answer ended"
+            return self.failure or "The caller was gone before the answer ended"
         return (self.finish.message or "aborted") if self.finish.type == "abort" else ""
 
 
@@ -41,7 +44,7 @@ class AnswerObserver(Protocol):
     reads_ids: bool  # whether records must hold the answer's token ids
 
     def ended(self, record: AnswerRecord) -> None:
-        """Called once per answer, after the last message for it was sent. Must not wait."""
+        """Called once per answer, when its request is done with. Must not wait."""
 
 
 class AnswerWatch:
@@ -62,7 +65,7 @@ class AnswerWatch:
         self._last_tokens = 0.0
 
     def progressed(self, output: "RequestOutput") -> None:
-        """News that is about to be sent on."""
+        """News that has just come."""
         record = self._record
         if self._keeps_ids:
             record.output_ids += output.token_ids
@@ -73,9 +76,9 @@ class AnswerWatch:
         if self._latencies is not None:
             self._measure(self._latencies, output)
 
-    def refused(self, finish: "FinishReason", times: "RequestTimes | None" = None) -> None:
-        """It ended before anything could be sent on, which is no latency of an answer."""
-        self._record.finish, self._record.times = finish, times
+    def failed(self, reason: str) -> None:
+        """There will be no news any more."""
+        self._record.failure = reason
 
     def close(self) -> None:
         self._record.left = self._clock()
@@ -90,14 +93,13 @@ class AnswerWatch:
             latencies.more_tokens(now - self._last_tokens, new)
         if new:
             self._last_tokens = now
-        if output.finish is not None:
+        if output.times is not None:  # else a refusal, whose length says nothing
             latencies.finished(now - arrival, output.prompt_tokens, output.completion_tokens)
-            if output.times is not None:
-                latencies.passed_stages(output.times)
+            latencies.passed_stages(output.times)
 
 
 class Watches:
-    """Makes a watch per answer, or none when nobody observes."""
+    """Makes a watch per answer, and none when nobody observes."""
 
     def __init__(
         self,
@@ -109,8 +111,17 @@ class Watches:
         self._observers = observers
         self._clock = clock
 
-    def watch(self, wish: "GenerateInput", context: Mapping[str, str]) -> AnswerWatch | None:
+    def begin(
+        self, wishes: "Sequence[GenerateInput]", context: Mapping[str, str]
+    ) -> dict[str, AnswerWatch]:
+        """By the answers' ids; `context` is the caller's W3C trace context."""
         if self._latencies is None and not self._observers:
-            return None
-        record = AnswerRecord(wish, context, arrival=self._clock())
-        return AnswerWatch(record, self._latencies, self._observers, self._clock)
+            return {}
+        now = self._clock()
+        return {
+            wish.rid: AnswerWatch(
+                AnswerRecord(wish, context, arrival=now),
+                self._latencies, self._observers, self._clock,
+            )
+            for wish in wishes
+        }  # fmt: skip

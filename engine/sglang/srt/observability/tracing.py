@@ -27,12 +27,17 @@ END_TIMEOUT = 2.0  # seconds that the last spans get when the worker ends
 REQUEST, FINISH = "engine.request", "finish"
 
 
-def is_installed() -> bool:
-    """Whether the packages of the extra `trace` are there."""
+def check_installed() -> None:
+    """ValueError unless the packages of the extra `trace` are there."""
     try:
-        return all(importlib.util.find_spec(name) for name in PACKAGES)
+        found = all(importlib.util.find_spec(name) for name in PACKAGES)
     except ModuleNotFoundError:
-        return False
+        found = False
+    if not found:
+        raise ValueError(
+            "--enable-trace needs packages of OpenTelemetry that are not installed; install them "
+            "with pip install 'sglang[trace]'"
+        )
 
 
 class RequestTracer:
@@ -46,6 +51,7 @@ class RequestTracer:
 
     def __init__(self, endpoint: str, model_name: str, version: str) -> None:
         """`endpoint` is HOST:PORT of a collector that takes OTLP over gRPC."""
+        check_installed()
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import SpanLimits, TracerProvider

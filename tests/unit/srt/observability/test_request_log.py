@@ -19,8 +19,7 @@ def logged(
     wish = GenerateInput(
         rid="r", input_ids=list(range(100)), sampling=SamplingParams(temperature=0.5)
     )
-    watch = Watches(None, [log], clock=lambda: next(now)).watch(wish, {})
-    assert watch is not None
+    watch = Watches(None, [log], clock=lambda: next(now)).begin([wish], {})["r"]
     watch.progressed(RequestOutput(rid="r", token_ids=[5], completion_tokens=1, cached_tokens=7))
     if not is_gone:
         times = RequestTimes(received=10.0, admissions=[11.0], prefilled=12.0, finished=12.5)

@@ -160,6 +160,7 @@ class OfflineWorker:
         _, waiting = await asyncio.wait(others, timeout=1.0) if others else ((), ())
         for task in waiting:
             task.cancel()
+        self.service.observers.shut_down()
         self.client.close()
 
 
