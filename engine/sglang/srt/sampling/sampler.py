@@ -15,6 +15,8 @@ from sglang.srt.sampling.penalties import Penalizer
 from sglang.srt.sampling.process_logits import process_logits
 from sglang.srt.sampling.sampler_backends import SamplerContext
 
+# What is chosen where logits are no numbers; it ends the request.
+NO_TOKEN = -1
 # Of requests without a seed where answers must not change from run to run.
 DETERMINISTIC_SEED = 42
 
@@ -56,7 +58,9 @@ class Sampler:
         rows = [row for row in params.logprob_rows if is_final[row]]
         raw = wide[rows] if rows else None
         self._adjust(wide, reqs, is_final)
-        token_ids = wide.argmax(-1)
+        best = wide.argmax(-1, keepdim=True)
+        broken = (~wide.gather(1, best).isfinite()).view(-1).nonzero().view(-1).tolist()
+        token_ids = best.view(-1)
         if params.drawn_rows:
             drawn = self._draw(wide, reqs, seq_lens)
             if len(params.drawn_rows) == len(reqs):
@@ -74,6 +78,8 @@ class Sampler:
             )
             for row, result in zip(rows, scored, strict=True):
                 results[row] = result
+        for row in broken:
+            next_ids[row] = NO_TOKEN
         return next_ids, results
 
     def _adjust(self, logits: torch.Tensor, reqs: Sequence[Req], is_final: Sequence[bool]) -> None:
