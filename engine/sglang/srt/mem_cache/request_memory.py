@@ -83,8 +83,11 @@ class RequestMemory:
             find_prefix(req, self.tree_cache)
             self.host_tier.begin_prefetch(req.rid, key_of(req))
 
-    def attach_prefix(self, req: Req) -> None:
-        """Finds and locks what is cached of the request; at least one token is left to compute."""
+    def attach_prefix(self, req: Req, quota: int | None = None) -> None:
+        """Finds and locks what is cached of the request; at least one token is left to compute.
+
+        What the host tier has is brought to the device, up to `quota` tokens.
+        """
         match = find_prefix(req, self.tree_cache)
         slots, node = match.device_indices, match.last_device_node
         self.tree_cache.inc_lock_ref(node)
@@ -224,7 +227,7 @@ def wants_prompt_logprobs(req: Req) -> bool:
 def find_prefix(req: Req, tree_cache: BasePrefixCache) -> MatchResult:
     """What is cached of the request now; `found_len` keeps how much."""
     match = tree_cache.match_prefix(MatchPrefixParams(key_of(req), req))
-    req.found_len = len(match.device_indices)
+    req.found_len = len(match.device_indices) + match.host_hit_length
     return match
 
 
