@@ -8,6 +8,7 @@ _HOMES = {
     "__version__": "sglang.version",
     "Anthropic": "sglang.lang.backend.anthropic",
     "Crusoe": "sglang.lang.backend.crusoe",
+    "Engine": "sglang.srt.entrypoints.engine",
     "LiteLLM": "sglang.lang.backend.litellm",
     "OpenAI": "sglang.lang.backend.openai",
     "Runtime": "sglang.lang.backend.runtime",

@@ -65,7 +65,34 @@ def gateway_options() -> str:
     return "\n".join(["# Gateway options\n", NOTE, intro, *parts])
 
 
-PAGES = {"docs/options-engine.md": engine_options, "docs/options-gateway.md": gateway_options}
+def engine_metrics() -> str:
+    from sglang.srt.observability.latencies import HISTOGRAMS, documented_labels
+    from sglang.srt.observability.series import COUNTER, COUNTERS, GAUGES, LABELS, PREFIX
+
+    rows = []
+    for series in (*GAUGES, *COUNTERS):
+        name = PREFIX + series.name + ("_total" if series.kind == COUNTER else "")
+        own = f"`{series.label}`" if series.label else ""
+        rows.append((f"`{name}`", series.kind, own, cell(series.text)))
+    for name, text in HISTOGRAMS.items():
+        own = ", ".join(f"`{label}`" for label in documented_labels(name) if label not in LABELS)
+        rows.append((f"`{PREFIX}{name}`", "histogram", own, cell(text)))
+    head = "| series | kind | own label | what |\n|---|---|---|---|\n"
+    intro = (
+        "Every series of an engine. All of them have the labels "
+        f"{', '.join(f'`{name}`' for name in LABELS)} and those of `--extra-metric-labels`. "
+        "Histograms are there with `--enable-metrics` only. [Metrics](metrics.md) says where they "
+        "are served.\n"
+    )
+    table_rows = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return "\n".join(["# Engine metrics\n", NOTE, intro, head + table_rows])
+
+
+PAGES = {
+    "docs/options-engine.md": engine_options,
+    "docs/options-gateway.md": gateway_options,
+    "docs/metrics-engine.md": engine_metrics,
+}
 
 
 def main() -> None:

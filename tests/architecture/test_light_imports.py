@@ -16,6 +16,7 @@ LIGHT = [
     "sglang.srt.server_args",
     "sglang.srt.core.messages",
     "sglang.srt.entrypoints.launch",
+    "sglang.srt.entrypoints.offline.engine",
     "sglang.cli.main",
     "sglang.cli.serve_backends",
     "sglang.multimodal_gen.pipeline",

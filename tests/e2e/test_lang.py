@@ -178,6 +178,21 @@ def test_select_scores_the_choices(server: Server, backend, method: str) -> None
     assert told == pytest.approx(mean_logprobs(server), abs=0.01)
 
 
+def test_b136_choices_need_no_temperature_anywhere(server: Server, backend) -> None:
+    shared = ["Paris", "Paris is", "Paris is the capital of France"]  # different lengths, one start
+
+    @sgl.function
+    def program(s):
+        s += "The capital of France is" + sgl.gen("free", max_tokens=4)
+        s += " In short: " + sgl.gen("short", choices=shared)
+
+    state = program.run(backend=backend)
+    scores = state.get_meta_info("short")["normalized_prompt_logprobs"]
+    assert state["free"]
+    assert len(scores) == len(shared)
+    assert state["short"] == shared[scores.index(max(scores))]
+
+
 @sgl.function
 def chat(s, question):
     s += sgl.system("You answer in one short sentence, and you never say more than was asked for.")

@@ -310,6 +310,21 @@ def test_b140_prompts_at_the_edge_of_the_context(tmp_path, page_size: int) -> No
         assert state["num_used_tokens"] == 0
 
 
+@pytest.mark.parametrize(
+    "ebnf",
+    [
+        "root ::= " + "(" * 60_000 + "x" + ")" * 60_000,
+        "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1}" for i in range(5000)) + '\nr5000 ::= "x"',
+    ],
+    ids=["nested", "chained"],
+)
+def test_b143_a_deep_grammar_is_refused_and_the_server_lives(pool: Pool, ebnf: str) -> None:
+    body = {"text": "a", "sampling_params": {"ebnf": ebnf, "max_new_tokens": 2}}
+    status, reply, _ = call(f"{pool.url}/generate", body)
+    assert status == 400, reply
+    assert completion(pool, prompt="a", max_tokens=2)["choices"][0]["text"]
+
+
 def test_b144_a_cut_character_is_one_replacement_at_the_end(pool: Pool) -> None:
     partial = ids_of(pool, "東")[0]
     if len(ids_of(pool, "東")) == 1:

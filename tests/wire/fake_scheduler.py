@@ -5,6 +5,7 @@ import contextlib
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from sglang.srt.core.messages import (
     ModelCard,
     Ready,
     RequestOutput,
+    RequestTimes,
     SchedulerInput,
     StepOutput,
 )
@@ -86,8 +88,12 @@ class FakeScheduler:
     async def send(self, value: Any) -> None:
         await self._push.send(msgspec.msgpack.encode(value))
 
-    async def step(self, *outputs: RequestOutput) -> None:
-        await self.send(StepOutput(outputs=list(outputs), load=self.load))
+    async def step(
+        self, *outputs: RequestOutput, durations: dict[str, list[float]] | None = None
+    ) -> None:
+        await self.send(
+            StepOutput(outputs=list(outputs), load=self.load, durations=durations or {})
+        )
 
     def close(self) -> None:
         self._push.close(linger=0)
@@ -103,7 +109,12 @@ def tokens(rid: str, ids: list[int], total: int, **more: Any) -> RequestOutput:
 
 
 def finish(rid: str, ids: list[int], total: int, **reason: Any) -> RequestOutput:
-    return tokens(rid, ids, total, finish=FinishReason(**{"type": "length", **reason}))
+    now = time.monotonic()
+    times = RequestTimes(
+        received=now, admissions=[now], chunks=[(now, 3)], prefilled=now, finished=now
+    )
+    why = FinishReason(**{"type": "length", **reason})
+    return tokens(rid, ids, total, finish=why, times=times)
 
 
 @dataclass

@@ -248,6 +248,42 @@ async def test_control_refuses_unknown_names_and_arguments(worker: Worker) -> No
         assert named in details
 
 
+@pytest.mark.parametrize(
+    ("name", "args", "sent"),
+    [
+        ("open_session", {"capacity_of_str_len": 9, "session_id": "s", "timeout": None},
+         {"capacity_of_str_len": 9, "session_id": "s"}),
+        ("close_session", {"session_id": "s"}, {"session_id": "s"}),
+        ("pause_generation", {"mode": "in_place"}, {"mode": "in_place"}),
+        ("continue_generation", {}, {}),
+        ("hicache_storage_attach", {"hicache_storage_backend": "file"},
+         {"hicache_storage_backend": "file"}),
+        ("hicache_storage_status", {}, {}),
+        ("hicache_storage_detach", {}, {}),
+        ("hicache_storage_clear", {}, {}),
+    ],
+)  # fmt: skip
+async def test_operations_of_the_scheduler_are_handed_on(
+    worker: Worker, name: str, args: dict, sent: dict
+) -> None:
+    call = asyncio.create_task(control(worker, name, args))
+    got = await worker.scheduler.receive()
+    assert (got.name, got.args) == (name, sent)
+    await worker.scheduler.send(ControlOutput(id=got.id, result={"said": name}))
+    assert await asyncio.wait_for(call, GUARD) == {"said": name}
+    refused = wire.engine("ControlRequest")(name=name, json='{"other": 1}')
+    code, text = await code_of(worker.engine.Control(refused))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT and "'other'" in text
+
+
+async def test_what_the_scheduler_refuses_is_an_invalid_argument(worker: Worker) -> None:
+    ask = wire.engine("ControlRequest")(name="open_session", json='{"capacity_of_str_len": 1}')
+    call = asyncio.create_task(code_of(worker.engine.Control(ask)))
+    got = await worker.scheduler.receive()
+    await worker.scheduler.send(ControlOutput(id=got.id, error="session 's' exists"))
+    assert await call == (grpc.StatusCode.INVALID_ARGUMENT, "session 's' exists")
+
+
 async def test_control_of_another_version_is_refused(worker: Worker) -> None:
     ask = wire.engine("ControlRequest")(name="loads", protocol_version=7)
     code, text = await code_of(worker.engine.Control(ask))
@@ -290,7 +326,6 @@ async def test_metrics_text_has_the_documented_series() -> None:
 @pytest.mark.parametrize(
     ("method", "ask"),
     [
-        ("Embed", lambda: request("Embed")),
         ("StartProfile", lambda: wire.common("StartProfileRequest")()),
         ("LoadLoRAAdapter", lambda: request("LoadLoRAAdapter")),
     ],
@@ -299,8 +334,3 @@ async def test_what_is_missing_is_unimplemented(worker: Worker, method: str, ask
     code, text = await code_of(getattr(worker.rpc, method)(ask()))
     assert code is grpc.StatusCode.UNIMPLEMENTED
     assert method in text
-
-
-async def test_event_subscription_is_unimplemented(worker: Worker) -> None:
-    call = worker.rpc.SubscribeKvEvents(wire.common("SubscribeKvEventsRequest")())
-    assert (await code_of(call.read()))[0] is grpc.StatusCode.UNIMPLEMENTED

@@ -162,7 +162,7 @@ async def test_headers_come_with_the_first_message(worker: Worker) -> None:
         (400, grpc.StatusCode.INVALID_ARGUMENT),
         (429, grpc.StatusCode.RESOURCE_EXHAUSTED),
         (500, grpc.StatusCode.INTERNAL),
-        (503, grpc.StatusCode.UNAVAILABLE),
+        (503, grpc.StatusCode.RESOURCE_EXHAUSTED),
         (504, grpc.StatusCode.DEADLINE_EXCEEDED),
     ],
 )

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
-from sglang.srt.core.messages import FinishReason, LogprobRows, RequestOutput, TopRow
+from sglang.srt.core.messages import (
+    FinishReason,
+    LogprobRows,
+    RequestOutput,
+    SessionRef,
+    TopRow,
+)
 from sglang.srt.core.sampling_params import SamplingParams
 from sglang.srt.entrypoints import grpc_convert, wire
 
@@ -44,7 +50,7 @@ def test_every_sampling_parameter_arrives() -> None:
             stop=["END", "\u2603"], stop_token_ids=[2, 49152], stop_regex=["a+b"],
             skip_special_tokens=True, spaces_between_special_tokens=True, ignore_eos=True,
             no_stop_trim=True, json_schema='{"type":"object"}', n=2, stream_interval=8,
-            logit_bias={9: -1.5, 100: 2.0}, custom_params={"level": 3.0, "tags": ["x", None]},
+            logit_bias={9: -1.5, 100: 2.0}, custom_params={"level": 3, "tags": ["x", None]},
             sampling_seed=-1234567890123,
         )
     )  # fmt: skip
@@ -62,6 +68,11 @@ def test_every_request_field_arrives() -> None:
         )  # fmt: skip
         assert (entry.token_ids_logprob, entry.stream, entry.priority) == ([11, 12], True, -3)
         assert (entry.extra_key, entry.deadline) == ("salt", 12.5)
+        assert entry.routing_key == "tenant-1"
+        assert entry.custom_logit_processor == '{"callable": "x"}'
+        assert entry.session == SessionRef(
+            id="talk", rid="req-6", offset=17, replace=True, drop_previous_output=True
+        )
         assert entry.sampling.n == 1
     assert inputs[1].sampling.sampling_seed != inputs[0].sampling.sampling_seed
 
@@ -71,6 +82,27 @@ def test_proto_zeros_become_the_documented_defaults() -> None:
     assert (params.top_p, params.top_k, params.repetition_penalty, params.n) == (1.0, -1, 1.0, 1)
     assert params.temperature == 0.0  # greedy: absent and zero are the same on the wire
     assert params.max_new_tokens is None and params.sampling_seed is None
+
+
+def test_numbers_of_a_processor_are_whole_where_they_were() -> None:
+    message = wire.scheduler("SamplingParams")()
+    given = {"ids": [1, 2.5, -3], "on": True, "deep": {"none": None, "text": "1"}, "big": 2**52}
+    message.custom_params.update(given)
+    params = grpc_convert.sampling_params(message).custom_params
+    assert params == given and type(params["ids"][0]) is type(params["big"]) is int
+
+
+def test_a_request_without_a_session_has_none_and_one_without_an_id_is_refused() -> None:
+    request = wire.scheduler("GenerateRequest")(request_id="a")
+    request.tokenized.input_ids.append(1)
+    (entry,) = grpc_convert.generate_inputs(request, vocab_size=2, context_len=8, deadline=None)
+    assert (entry.session, entry.routing_key, entry.custom_logit_processor) == (None,) * 3
+    request.session.SetInParent()
+    with pytest.raises(grpc_convert.InvalidRequest, match="session.id"):
+        grpc_convert.generate_inputs(request, vocab_size=2, context_len=8, deadline=None)
+    request.session.id = "s"
+    (entry,) = grpc_convert.generate_inputs(request, vocab_size=2, context_len=8, deadline=None)
+    assert entry.session == SessionRef(id="s")
 
 
 @pytest.mark.parametrize(

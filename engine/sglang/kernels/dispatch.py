@@ -30,12 +30,36 @@ class Kernel:
         return launch
 
     def _compile(self) -> Any:
-        import triton
-        import triton.language
+        return _jit(self._function)
 
-        # The function's module names the language for type checkers only.
-        self._function.__globals__["tl"] = triton.language
-        return triton.jit(self._function)
+
+class Part:
+    """A Triton function that kernels call, compiled with the first kernel that does."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._compiled: Any = None
+
+    def __call__(self, *args: Any) -> Any:
+        raise TypeError(f"{self._function.__name__} can be called by kernels only")
+
+    def compiled(self) -> Any:
+        if self._compiled is None:
+            self._compiled = _jit(self._function)
+        return self._compiled
+
+
+def _jit(function: Callable[..., Any]) -> Any:
+    import triton
+    import triton.language
+
+    names = function.__globals__
+    # The function's module names the language for type checkers only.
+    names["tl"] = triton.language
+    for name in function.__code__.co_names:
+        if isinstance(part := names.get(name), Part):
+            names[name] = part.compiled()
+    return triton.jit(function)
 
 
 def power_of_two(size: int, least: int = 1) -> int:

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from sglang.kernels.dispatch import Kernel, power_of_two
-from sglang.kernels.paged_kv import PagedKV, block_len, dot_precision
+from sglang.kernels.dispatch import Kernel
+from sglang.kernels.online_softmax import attend, queries_of
+from sglang.kernels.paged_kv import Blocks, PagedKV, Scoring, dot_precision
 
 if TYPE_CHECKING:
     import triton.language as tl
-
-_LEAST_DOT = 16  # rows and columns of the smallest product
 
 
 class NewTokens(NamedTuple):
@@ -23,11 +22,11 @@ class NewTokens(NamedTuple):
 
 
 def extend_attention_torch(
-    q: torch.Tensor, kv: PagedKV, new: NewTokens, scaling: float
+    q: torch.Tensor, kv: PagedKV, new: NewTokens, scoring: Scoring
 ) -> torch.Tensor:
     """Each request's new tokens are the last ones of its sequence. Computed in float32."""
-    # q: [num_tokens, num_heads, head_dim] -> like q
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    # q: [num_tokens, num_heads, head_dim] -> [num_tokens, num_heads, v_head_dim]
+    out = torch.empty((*q.shape[:2], kv.values.shape[2]), dtype=q.dtype, device=q.device)
     starts = new.starts.tolist()
     for request, length in enumerate(kv.lens.tolist()):
         rows = slice(starts[request], starts[request + 1])
@@ -35,37 +34,41 @@ def extend_attention_torch(
         heads = q[rows].float().transpose(0, 1)  # [num_heads, new, head_dim]
         group = heads.shape[0] // keys.shape[0]
         keys, values = (x.repeat_interleave(group, 0) for x in (keys, values))
-        scores = heads @ keys.transpose(1, 2) * scaling
-        later = torch.ones_like(scores[0], dtype=torch.bool).triu_(length - heads.shape[1] + 1)
-        weights = torch.softmax(scores.masked_fill(later, -torch.inf), -1)
-        out[rows] = (weights @ values).transpose(0, 1).to(q.dtype)
+        scores = scoring.of(heads @ keys.transpose(1, 2))
+        scores.masked_fill_(scoring.hidden(heads.shape[1], length, q.device), -torch.inf)
+        out[rows] = (torch.softmax(scores, -1) @ values).transpose(0, 1).to(q.dtype)
     return out
 
 
 def extend_attention_triton(
-    q: torch.Tensor, kv: PagedKV, new: NewTokens, scaling: float
+    q: torch.Tensor, kv: PagedKV, new: NewTokens, scoring: Scoring
 ) -> torch.Tensor:
-    # q: [num_tokens, num_heads, head_dim] with any distance between tokens -> like q
-    _, num_heads, head_dim = q.shape
+    # q: [num_tokens, num_heads, head_dim] with any distance between tokens
+    # -> [num_tokens, num_heads, v_head_dim]
+    num_tokens, num_heads, head_dim = q.shape
+    kv_heads, v_head_dim = kv.values.shape[1:]
     kv.check()
     assert q.stride()[1:] == (head_dim, 1), "the heads of a token lie side by side"
-    dim = power_of_two(head_dim, _LEAST_DOT)
-    block = block_len(dim, q.dtype)  # of new tokens, and of the sequence
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    _extend_kernel[(-(-new.longest // block), num_heads, len(kv.lens))](
-        q, *kv, new.starts, out, scaling,
-        q.stride(0), kv.table.stride(0), kv.keys.stride(0),
-        num_heads, num_heads // kv.keys.shape[1], head_dim,
-        DIM=dim, BLOCK=block, PRECISION=dot_precision(q.dtype), num_warps=4, num_stages=2,
+    blocks = Blocks.of(head_dim, v_head_dim, q.dtype)
+    out = torch.empty((num_tokens, num_heads, v_head_dim), dtype=q.dtype, device=q.device)
+    _extend_kernel[(-(-new.longest // blocks.BLOCK), num_heads, len(kv.lens))](
+        q, *kv, new.starts, out, scoring.scaling, scoring.cap,
+        scoring.window, q.stride(0), *kv.strides(), num_heads, num_heads // kv_heads,
+        head_dim, v_head_dim,
+        DIM=blocks.DIM, REST=blocks.REST, V_DIM=blocks.V_DIM, BLOCK=blocks.BLOCK,
+        CAPPED=scoring.cap > 0, PRECISION=dot_precision(q.dtype),
+        num_warps=4, num_stages=blocks.num_stages,
     )  # fmt: skip
     return out
 
 
 @Kernel
 def _extend_kernel(
-    q, keys, values, table, rows, lens, starts, out, scaling,
-    q_stride, table_stride, slot_stride, num_heads, group, head_dim,
-    DIM: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
+    q, keys, values, table, rows, lens, starts, out, scaling, cap,
+    window, q_stride, table_stride, key_stride, key_head_stride, value_stride, value_head_stride,
+    num_heads, group, head_dim, v_head_dim,
+    DIM: tl.constexpr, REST: tl.constexpr, V_DIM: tl.constexpr, BLOCK: tl.constexpr,
+    CAPPED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     # One program per block of new tokens, head and request.
     first = tl.program_id(0) * BLOCK
@@ -75,41 +78,37 @@ def _extend_kernel(
     start = tl.load(starts + request)
     num_new = (tl.load(starts + request + 1) - start).to(tl.int32)
     prefix = length - num_new
-    # Nothing is read for a block beyond the request's last token.
+    # Nothing is read for a block beyond the request's last token, nor before the first token's
+    # window; a window of the whole sequence is none.
     end = tl.where(first < num_new, tl.minimum(prefix + first + BLOCK, length), 0)
+    window = tl.where(window < 0, length, window)
+    left = tl.maximum(prefix + first - window + 1, 0)
 
     index = first + tl.arange(0, BLOCK)
-    dim = tl.arange(0, DIM)
-    in_dim = dim[None, :] < head_dim
-    is_new = (index < num_new)[:, None] & in_dim
+    is_new = (index < num_new)[:, None]
     token = (start + index).to(tl.int64)[:, None]
-    column = head * head_dim + dim[None, :]
-    query = tl.load(q + token * q_stride + column, mask=is_new, other=0.0).to(tl.float32)
+    query, rest = queries_of(q + token * q_stride + head * head_dim, is_new, head_dim, DIM, REST)
+    own = prefix + index[:, None]
     table += tl.load(rows + request) * table_stride
+    keys += (head // group) * key_head_stride
+    values += (head // group) * value_head_stride
 
-    # NOTE: everything is widened first; Triton's interpreter multiplies raw bfloat16 wrongly.
     highest = tl.full([BLOCK], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
-    found = tl.zeros([BLOCK, DIM], tl.float32)
-    for begin in range(0, end, BLOCK):
+    found = tl.zeros([BLOCK, V_DIM], tl.float32)
+    for begin in range(left, end, BLOCK):
         position = begin + tl.arange(0, BLOCK)
         present = position < end
         slot = tl.load(table + position, mask=present, other=0).to(tl.int64)
-        at = slot[:, None] * slot_stride + (head // group) * head_dim + dim[None, :]
-        inside = present[:, None] & in_dim
-        key = tl.load(keys + at, mask=inside, other=0.0).to(tl.float32)
-        scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scaling
-        attended = present[None, :] & (position[None, :] <= prefix + index[:, None])
-        scores = tl.where(attended, scores, float("-inf"))
-        # Finite from the first block on: every token attends to the sequence's first one.
-        new_highest = tl.maximum(highest, tl.max(scores, 1))
-        shrink = tl.exp(highest - new_highest)
-        weights = tl.exp(scores - new_highest[:, None])
-        value = tl.load(values + at, mask=inside, other=0.0).to(tl.float32)
-        found = found * shrink[:, None] + tl.dot(weights, value, input_precision=PRECISION)
-        total = total * shrink + tl.sum(weights, 1)
-        highest = new_highest
+        near = (position[None, :] <= own) & (position[None, :] > own - window)
+        highest, total, found = attend(
+            query, rest, keys + slot * key_stride, values + slot * value_stride,
+            present, present[None, :] & near, highest, total, found,
+            scaling, cap, head_dim, v_head_dim, DIM, REST, V_DIM, CAPPED, PRECISION,
+        )  # fmt: skip
 
     total = tl.where(total > 0, total, 1.0)
     result = (found / total[:, None]).to(out.dtype.element_ty)
-    tl.store(out + token * (num_heads * head_dim) + column, result, mask=is_new)
+    v_dim = tl.arange(0, V_DIM)[None, :]
+    at = (token * num_heads + head) * v_head_dim + v_dim
+    tl.store(out + at, result, mask=is_new & (v_dim < v_head_dim))

@@ -105,6 +105,9 @@ class Envs:
     SGLANG_PLATFORM = EnvVar(
         "", str, "Platform by entry-point name; plugins of other platforms' packages stay off."
     )
+    SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR = EnvVar(
+        Path("/tmp/hicache"), _parse_path, "Folder of the storage backend `file`."
+    )
     SGLANG_HEALTH_CHECK_TIMEOUT = EnvVar(
         20.0, _parse_seconds, "Seconds of silence after which a scheduler counts as unhealthy."
     )

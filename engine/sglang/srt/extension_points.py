@@ -28,6 +28,23 @@ for _name in ("LRU", "LFU", "FIFO", "MRU", "FILO", "Priority", "SLRU"):
 GRAMMAR_BACKENDS: Registry[Callable[..., Any]] = Registry("grammar backend")
 GRAMMAR_BACKENDS.register_lazy("none", "sglang.srt.constrained.base_grammar_backend:no_backend")
 
+# class or factory() -> CustomLogitProcessor; requests may use these by name
+LOGIT_PROCESSORS: Registry[Callable[..., Any]] = Registry("custom logit processor")
+for _name, _class in (
+    ("disallowed_tokens", "DisallowedTokensLogitsProcessor"),
+    ("thinking_budget", "ThinkingBudgetLogitProcessor"),
+):
+    LOGIT_PROCESSORS.register_lazy(_name, f"sglang.srt.sampling.custom_logit_processor:{_class}")
+
+# factory(context: SamplerContext) -> sampler
+SAMPLER_BACKENDS: Registry[Callable[..., Any]] = Registry("sampling backend")
+SAMPLER_BACKENDS.register_lazy("pytorch", "sglang.srt.sampling.sampler:create_pytorch_sampler")
+
+# publisher(config: KvEventsConfig, dp_rank, log: KvEventLog) -> EventPublisher
+EVENT_PUBLISHERS: Registry[Callable[..., Any]] = Registry("event publisher")
+EVENT_PUBLISHERS.register_lazy("null", "sglang.srt.entrypoints.event_publisher:NullPublisher")
+EVENT_PUBLISHERS.register_lazy("zmq", "sglang.srt.entrypoints.event_publisher:ZmqEventPublisher")
+
 # order(waiting: list[Req], tree_cache, running: list[Req]) sorts `waiting` in place, next one first
 SCHEDULE_POLICIES: Registry[Callable[..., Any]] = Registry("schedule policy")
 SCHEDULE_POLICIES.register_lazy("fcfs", "sglang.srt.managers.schedule_policy:arrival_order")
@@ -38,6 +55,13 @@ SCHEDULE_POLICIES.register_lazy("random", "sglang.srt.managers.schedule_policy:r
 SCHEDULE_POLICIES.register_lazy("priority", "sglang.srt.managers.schedule_policy:arrival_order")
 SCHEDULE_POLICIES.register_lazy(
     "routing-key", "sglang.srt.managers.schedule_policy:running_keys_first"
+)
+
+# factory(storage_config, extra_config) -> HiCacheStorage
+HICACHE_STORAGE_BACKENDS: Registry[Callable[..., Any]] = Registry("storage backend")
+HICACHE_STORAGE_BACKENDS.register_lazy("file", "sglang.srt.mem_cache.hicache_storage:HiCacheFile")
+HICACHE_STORAGE_BACKENDS.register_lazy(
+    "dynamic", "sglang.srt.mem_cache.storage_factory:make_dynamic_storage"
 )
 
 # CustomSpecAlgo by name in upper case; the built-in names are members of SpeculativeAlgorithm

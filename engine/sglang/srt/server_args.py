@@ -12,11 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from sglang.srt.arg_groups import overrides, parser
 from sglang.srt.arg_groups.answers import AnswerArgs, check_answers
-from sglang.srt.arg_groups.attention import check_attention_backend, default_attention_backend
+from sglang.srt.arg_groups.attention import (
+    ATTENTION_BACKEND_CHOICES as ATTENTION_BACKEND_CHOICES,
+)
+from sglang.srt.arg_groups.attention import (
+    add_attention_backend_choices as add_attention_backend_choices,
+)
+from sglang.srt.arg_groups.attention import check_attention, default_attention_backend
 from sglang.srt.arg_groups.declaration import Option, options_of
+from sglang.srt.arg_groups.events import EventArgs, check_events
+from sglang.srt.arg_groups.hicache import HiCacheArgs, check_hicache
 from sglang.srt.arg_groups.kernels import KernelArgs
 from sglang.srt.arg_groups.memory import MemoryArgs, check_memory
-from sglang.srt.arg_groups.model import ModelArgs
+from sglang.srt.arg_groups.model import ModelArgs, check_model
+from sglang.srt.arg_groups.observing import ObservingArgs, check_observing
 from sglang.srt.arg_groups.process import ProcessArgs
 from sglang.srt.arg_groups.scheduling import SchedulingArgs, check_scheduling, fill_scheduling
 from sglang.srt.arg_groups.serving import ServingArgs, check_serving
@@ -41,10 +50,13 @@ class SealedError(AttributeError):
 @dataclass
 class ServerArgs(
     ProcessArgs,
+    ObservingArgs,
     SpeculativeArgs,
     KernelArgs,
     SchedulingArgs,
+    HiCacheArgs,
     MemoryArgs,
+    EventArgs,
     AnswerArgs,
     ServingArgs,
     ModelArgs,
@@ -86,11 +98,15 @@ class ServerArgs(
             option.check(getattr(self, option.name))
         if not self.model_path:
             raise ValueError("--model-path must not be empty")
+        check_model(self, self.speculative_algorithm)
         check_serving(self, self.front_door)
         check_answers(self)
+        check_observing(self)
         check_memory(self)
+        check_hicache(self, self)
+        check_events(self, disable_radix_cache=self.disable_radix_cache)
         check_scheduling(self, self.page_size)
-        check_attention_backend(self.attention_backend or "", self.device or "")
+        check_attention(self, self.device or "")
         object.__setattr__(self, "_sealed", True)
 
     @property

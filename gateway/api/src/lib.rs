@@ -11,6 +11,7 @@
 //! - `constraint`: what an answer must match.
 //! - [`sampling`]: the knobs that all three generating endpoints share.
 //! - [`chat`], [`completions`], [`generate`]: one folder per endpoint, request and response.
+//! - `routing`, `session`: how a request is named and placed, and what it continues.
 //! - [`tokenize`], [`models`], [`usage`], [`logprobs`]: the smaller types.
 //! - [`error`]: [`ApiError`] and its only rendering.
 
@@ -26,6 +27,7 @@ pub mod logprobs;
 pub mod models;
 mod routing;
 pub mod sampling;
+mod session;
 mod shapes;
 #[cfg(test)]
 mod tests;
@@ -51,6 +53,7 @@ pub use logprobs::{ChatLogprobs, TokenLogprob, TopLogprob};
 pub use models::{ModelCard, ModelList};
 pub use routing::Routing;
 pub use sampling::Sampling;
+pub use session::{CloseSession, OpenSession, SessionParams};
 pub use shapes::{OneOrMany, Prompt};
 pub use tokenize::{DetokenizeRequest, DetokenizeResponse, TokenizeInput, TokenizeRequest, TokenizeResponse};
 pub use usage::{

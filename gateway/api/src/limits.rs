@@ -21,3 +21,5 @@ pub const MAX_NATIVE_TOP_LOGPROBS: u32 = 1024;
 pub const MAX_PROMPT_LOGPROBS: u64 = 2_000_000;
 /// Characters of a request id given by the client.
 pub const MAX_RID_CHARS: usize = 256;
+/// Objects and lists inside each other in `custom_params`.
+pub const MAX_PARAMS_DEPTH: usize = 16;

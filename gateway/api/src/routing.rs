@@ -1,4 +1,4 @@
-//! Fields by which a client names a request and keeps its cache entries apart.
+//! Fields by which a client names a request, places it, and keeps its cache entries apart.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -6,21 +6,33 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
+use crate::body::Body;
 use crate::clip::clip;
 use crate::error::ApiError;
 use crate::limits::MAX_RID_CHARS;
 use crate::sampling::require;
+use crate::session::{self, SessionFields, SessionParams};
 use crate::shapes::OneOrMany;
 
-/// Identity and cache namespace of one prompt.
+/// Identity, rank and cache namespace of one prompt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Routing {
     /// The client's own request id; the server makes one up when it is absent.
     pub rid: Option<String>,
+    /// The one `rid` that a batch was given, of which `rid` is a part.
+    pub batch_rid: Option<String>,
     /// Namespace of the prefix cache: prompts share entries only under equal keys.
     pub extra_key: Option<String>,
     /// Appended to the namespace.
     pub cache_salt: Option<String>,
+    /// Rank in the worker's queue, where that has ranks.
+    pub priority: Option<i32>,
+    /// Requests of one key belong together.
+    pub routing_key: Option<String>,
+    /// The conversation on the worker that the prompt continues.
+    pub session: Option<SessionParams>,
+    /// A serialized processor that the worker runs on the logits.
+    pub custom_logit_processor: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -28,6 +40,9 @@ pub(crate) struct RoutingFields {
     rid: Option<OneOrMany<String>>,
     extra_key: Option<OneOrMany<TextOrNull>>,
     cache_salt: Option<OneOrMany<TextOrNull>>,
+    priority: Option<i32>,
+    routing_key: Option<String>,
+    custom_logit_processor: Option<OneOrMany<TextOrNull>>,
 }
 
 /// An entry of a list that may leave some prompts out.
@@ -58,40 +73,72 @@ impl<'de> Deserialize<'de> for TextOrNull {
 
 impl Routing {
     /// The fields of an endpoint that takes one prompt.
-    pub(crate) fn one(fields: RoutingFields) -> Result<Self, ApiError> {
-        let mut all = Self::batch(fields, 1, false)?;
+    pub(crate) fn one(body: &Body, n: u32) -> Result<Self, ApiError> {
+        let mut all = Self::batch(body, 1, false, n)?;
         Ok(all.pop().unwrap_or_default())
     }
 
     /// One entry per prompt. A single `rid` of a batch becomes `rid_0`, `rid_1` …
     pub(crate) fn batch(
-        fields: RoutingFields,
+        body: &Body,
         num_prompts: usize,
         is_batch: bool,
+        n: u32,
     ) -> Result<Vec<Self>, ApiError> {
-        let rids = match fields.rid {
-            Some(OneOrMany::One(rid)) if is_batch => Some(OneOrMany::Many(
-                (0..num_prompts).map(|i| format!("{rid}_{i}")).collect(),
-            )),
-            other => other,
-        };
-        let rids = spread("rid", rids.map(optional), num_prompts)?;
-        check_rids(&rids)?;
-        let keys = spread("extra_key", fields.extra_key, num_prompts)?
-            .into_iter()
-            .map(|key| key.0);
-        let salts = spread("cache_salt", fields.cache_salt, num_prompts)?
-            .into_iter()
-            .map(|salt| salt.0);
-        let rows = rids.into_iter().zip(keys).zip(salts);
-        Ok(rows
-            .map(|((rid, extra_key), cache_salt)| Self {
-                rid,
-                extra_key,
-                cache_salt,
-            })
-            .collect())
+        let fields: RoutingFields = body.read()?;
+        let mut all = vec![Self::default(); num_prompts];
+        name(&mut all, fields.rid, is_batch)?;
+        let texts = |field, values| spread::<TextOrNull>(field, values, num_prompts);
+        let keys = texts("extra_key", fields.extra_key)?;
+        let salts = texts("cache_salt", fields.cache_salt)?;
+        let processors = texts("custom_logit_processor", fields.custom_logit_processor)?;
+        let sessions = session::batch(body.read::<SessionFields>()?, num_prompts, n)?;
+        let routing_key = routing_key(fields.routing_key)?;
+        let texts = keys.into_iter().zip(salts).zip(processors);
+        for (routing, (((key, salt), processor), session)) in all.iter_mut().zip(texts.zip(sessions)) {
+            routing.extra_key = key.0;
+            routing.cache_salt = salt.0;
+            // An empty one asks for nothing.
+            routing.custom_logit_processor = processor.0.filter(|text| !text.is_empty());
+            routing.session = session;
+            routing.priority = fields.priority;
+            routing.routing_key.clone_from(&routing_key);
+        }
+        Ok(all)
     }
+}
+
+fn name(all: &mut [Routing], rid: Option<OneOrMany<String>>, is_batch: bool) -> Result<(), ApiError> {
+    if let Some(OneOrMany::One(rid)) = &rid
+        && is_batch
+    {
+        for (i, routing) in all.iter_mut().enumerate() {
+            routing.rid = Some(format!("{rid}_{i}"));
+            routing.batch_rid = Some(rid.clone());
+        }
+    } else {
+        let rids = spread("rid", rid.map(optional), all.len())?;
+        for (routing, rid) in all.iter_mut().zip(rids) {
+            routing.rid = rid;
+        }
+    }
+    check_rids(all)
+}
+
+/// An empty key is none.
+fn routing_key(given: Option<String>) -> Result<Option<String>, ApiError> {
+    let given = given.filter(|key| !key.is_empty());
+    given.map(|key| check_name("routing_key", key)).transpose()
+}
+
+/// A name that a client gives to something: short, and free of control characters.
+pub(crate) fn check_name(field: &str, name: String) -> Result<String, ApiError> {
+    let num_chars = name.chars().count();
+    let fits = (1..=MAX_RID_CHARS).contains(&num_chars) && !name.chars().any(char::is_control);
+    let given = format_args!("{num_chars} characters").to_string();
+    let allowed = format!("1 to {MAX_RID_CHARS} printable characters");
+    require(fits, field, given, &allowed)?;
+    Ok(name)
 }
 
 fn optional<T>(values: OneOrMany<T>) -> OneOrMany<Option<T>> {
@@ -119,18 +166,10 @@ pub(crate) fn spread<T: Clone + Default>(
     }
 }
 
-fn check_rids(rids: &[Option<String>]) -> Result<(), ApiError> {
+fn check_rids(all: &[Routing]) -> Result<(), ApiError> {
     let mut seen = HashSet::new();
-    for rid in rids.iter().flatten() {
-        let num_chars = rid.chars().count();
-        let fits = (1..=MAX_RID_CHARS).contains(&num_chars) && !rid.chars().any(char::is_control);
-        let given = format_args!("{num_chars} characters").to_string();
-        require(
-            fits,
-            "rid",
-            given,
-            &format!("1 to {MAX_RID_CHARS} printable characters"),
-        )?;
+    for rid in all.iter().filter_map(|routing| routing.rid.as_ref()) {
+        check_name("rid", rid.clone())?;
         if !seen.insert(rid) {
             return Err(ApiError::bad_request(
                 "rid",

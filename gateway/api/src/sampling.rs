@@ -4,12 +4,13 @@ use std::fmt::Display;
 
 use indexmap::IndexMap;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use crate::body::Body;
 use crate::clip::clip;
 use crate::constraint::{self, Constraint};
 use crate::error::ApiError;
-use crate::limits::{MAX_N, MAX_STOP_REGEX_BYTES, MAX_STOPS, MAX_TOKEN_IDS};
+use crate::limits::{MAX_N, MAX_PARAMS_DEPTH, MAX_STOP_REGEX_BYTES, MAX_STOPS, MAX_TOKEN_IDS};
 use crate::shapes::OneOrMany;
 
 /// Checked sampling options. `None` means that the client left the choice to the model's own defaults.
@@ -53,6 +54,8 @@ pub struct Sampling {
     /// Tokens per message of the worker's stream.
     pub stream_interval: Option<u32>,
     pub constraint: Option<Constraint>,
+    /// What a custom logit processor is given. Its numbers are doubles on the way to the worker.
+    pub custom_params: Option<Map<String, Value>>,
 }
 
 impl Default for Sampling {
@@ -80,6 +83,7 @@ impl Default for Sampling {
             seed: None,
             stream_interval: None,
             constraint: None,
+            custom_params: None,
         }
     }
 }
@@ -126,6 +130,7 @@ struct Shared {
     logit_bias: Option<IndexMap<String, f64>>,
     sampling_seed: Option<i64>,
     stream_interval: Option<u32>,
+    custom_params: Option<Map<String, Value>>,
 }
 
 /// Names that only the OpenAI endpoints use.
@@ -169,6 +174,7 @@ const NATIVE_KEYS: &[&str] = &[
     "regex",
     "ebnf",
     "structural_tag",
+    "custom_params",
 ];
 
 /// Reads the options of a chat or completion body.
@@ -247,6 +253,7 @@ fn read_shared(body: &Body, max_bias: f64) -> Result<Sampling, ApiError> {
         logit_bias: check.bias(raw.logit_bias, max_bias)?,
         seed: raw.sampling_seed,
         stream_interval: interval,
+        custom_params: check.params(raw.custom_params)?,
         ..defaults
     })
 }
@@ -361,6 +368,21 @@ impl Check<'_, '_> {
         Ok(ids)
     }
 
+    /// The wire nests three messages for each level, and its readers stop at a hundred.
+    fn params(&self, value: Option<Map<String, Value>>) -> Result<Option<Map<String, Value>>, ApiError> {
+        let params = value.filter(|params| !params.is_empty());
+        let levels = params.as_ref().map_or(0, |params| depth(params.values()));
+        let allowed = format!("nested at most {MAX_PARAMS_DEPTH} levels deep");
+        let path = self.body.path_of("custom_params");
+        require(
+            levels <= MAX_PARAMS_DEPTH,
+            &path,
+            format_args!("{levels} levels"),
+            &allowed,
+        )?;
+        Ok(params)
+    }
+
     fn bias(&self, value: Option<IndexMap<String, f64>>, bound: f64) -> Result<Vec<(u32, f32)>, ApiError> {
         let path = self.body.path_of("logit_bias");
         let bias = value.unwrap_or_default();
@@ -384,6 +406,16 @@ impl Check<'_, '_> {
             })
             .collect()
     }
+}
+
+/// Levels of an object or list with these members.
+fn depth<'a>(members: impl Iterator<Item = &'a Value>) -> usize {
+    let below = members.map(|member| match member {
+        Value::Object(map) => depth(map.values()),
+        Value::Array(items) => depth(items.iter()),
+        _ => 0,
+    });
+    1 + below.max().unwrap_or(0)
 }
 
 pub(crate) fn check_num_ids(path: &str, num_ids: usize) -> Result<(), ApiError> {

@@ -46,8 +46,6 @@ const COMMON: &[Unsupported] = &[
     refused("guided_choice"),
     refused("guided_grammar"),
     // Code and tokens that steer the sampler.
-    refused("custom_logit_processor"),
-    refused("custom_params"),
     refused("logits_processors"),
     refused("allowed_token_ids"),
     refused("bad_words"),
@@ -59,13 +57,9 @@ const COMMON: &[Unsupported] = &[
     refused("prompt_logprobs"),
     refused_unless("best_of", &["1"]),
     fixed_at("spaces_between_special_tokens", &["true"]),
-    // No queue knows ranks.
-    fixed_at("priority", &["0"]),
-    // Adapters, sessions, other inputs.
+    // Adapters, other inputs.
     refused("lora_path"),
     refused("lora_id"),
-    refused("session_params"),
-    refused("session_id"),
     refused("input_embeds"),
     refused("image_data"),
     refused("video_data"),
@@ -113,6 +107,8 @@ const COMPLETION: &[Unsupported] = &[refused("suffix")];
 
 /// Further options of `/generate`.
 const GENERATE: &[Unsupported] = &[
+    // They belong into `sampling_params`.
+    refused("custom_params"),
     refused("background"),
     refused("require_reasoning"),
     refused("max_thinking_tokens"),
@@ -126,7 +122,6 @@ const GENERATE: &[Unsupported] = &[
 
 /// Options inside `sampling_params`.
 pub(crate) const SAMPLING: &[Unsupported] = &[
-    refused("custom_params"),
     refused("watermark"),
     refused_unless("beam_width", &["1"]),
     fixed_at("spaces_between_special_tokens", &["true"]),
@@ -209,10 +204,6 @@ mod tests {
     #[test]
     fn an_option_with_one_value_takes_no_other_one() {
         for (value, passes) in [
-            (r#""priority":0"#, true),
-            (r#""priority":null"#, true),
-            (r#""priority":3"#, false),
-            (r#""priority":-1"#, false),
             (r#""spaces_between_special_tokens":true"#, true),
             (r#""spaces_between_special_tokens":null"#, true),
             (r#""spaces_between_special_tokens":false"#, false),

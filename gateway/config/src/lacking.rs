@@ -9,7 +9,8 @@ const NO_DISCOVERY: &str = "service discovery is not available; list the workers
 const NO_PARSER: &str = "tool calls and reasoning are not parsed; the answer's text holds them";
 const NO_HISTORY: &str = "conversations are not stored; send the whole conversation in each request";
 const NO_TLS: &str = "TLS is not available; put a TLS-terminating proxy in front";
-const NO_CONTROL_AUTH: &str = "there is one key for all routes; use --api-key";
+const NO_CONTROL_AUTH: &str =
+    "there is one key for clients and one for administrators; use --api-key and --admin-api-key";
 const NO_TRACE: &str = "spans are not exported; traceparent headers are passed to the workers";
 const NO_WASM: &str = "WASM middleware is not available";
 const NO_DP: &str = "data-parallel ranks are not addressed; list each rank's own address in --worker-urls";

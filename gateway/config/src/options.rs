@@ -347,6 +347,9 @@ pub struct AuthOptions {
     /// Key that clients must send as `Authorization: Bearer KEY`
     #[arg(long, value_name = "KEY", hide_default_value = true)]
     pub api_key: Option<Secret>,
+    /// Key for the administrative routes in place of that one; those of the storage backend need it
+    #[arg(long, value_name = "KEY", hide_default_value = true)]
+    pub admin_api_key: Option<Secret>,
 }
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]

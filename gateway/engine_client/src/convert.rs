@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::event::{Completion, Finish, FinishReason, LogprobRows, Matched, TokenChunk};
 use crate::json::{from_struct, to_struct};
 use crate::proto::scheduler as wire;
-use crate::request::{Constraint, GenerateSpec, Sampling};
+use crate::request::{Constraint, GenerateSpec, Sampling, Session};
 use crate::worker::{
     DisaggregationLoad, Health, Load, LoraLoad, MemoryLoad, ModelInfo, QueueLoad, SpeculativeLoad,
 };
@@ -33,7 +33,7 @@ pub(crate) fn generate_request(spec: GenerateSpec) -> wire::GenerateRequest {
         token_ids_logprob: spec.token_ids_logprob,
         return_hidden_states: false,
         disaggregated_params: None,
-        custom_logit_processor: String::new(),
+        custom_logit_processor: spec.custom_logit_processor,
         timestamp: None,
         // Foreign engines count only requests that ask for it.
         log_metrics: true,
@@ -47,6 +47,17 @@ pub(crate) fn generate_request(spec: GenerateSpec) -> wire::GenerateRequest {
         extra_key: spec.extra_key,
         cache_salt: spec.cache_salt,
         routing_key: spec.routing_key,
+        session: spec.session.map(session),
+    }
+}
+
+fn session(session: Session) -> wire::SessionParams {
+    wire::SessionParams {
+        id: session.id,
+        rid: session.rid,
+        offset: session.offset,
+        replace: session.replace,
+        drop_previous_output: session.drop_previous_output,
     }
 }
 

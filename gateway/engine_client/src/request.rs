@@ -25,6 +25,10 @@ pub struct GenerateSpec {
     /// Appended to the namespace.
     pub cache_salt: Option<String>,
     pub routing_key: Option<String>,
+    /// The conversation on the worker that the prompt continues.
+    pub session: Option<Session>,
+    /// A serialized processor that the engine runs on the logits; empty = none.
+    pub custom_logit_processor: String,
     pub data_parallel_rank: Option<u32>,
     /// From the call to its last message; sent as `grpc-timeout` and kept on this side too.
     pub timeout: Option<Duration>,
@@ -46,11 +50,27 @@ impl Default for GenerateSpec {
             extra_key: None,
             cache_salt: None,
             routing_key: None,
+            session: None,
+            custom_logit_processor: String::new(),
             data_parallel_rank: None,
             timeout: None,
             trace: Vec::new(),
         }
     }
+}
+
+/// Which tokens of a session a prompt continues.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Session {
+    pub id: String,
+    /// The request to go on from; unset = the start of the session.
+    pub rid: Option<String>,
+    /// Tokens of that request that are kept; unset = all.
+    pub offset: Option<u32>,
+    /// What came after that request is dropped.
+    pub replace: bool,
+    /// Only the prompt of that request is kept.
+    pub drop_previous_output: bool,
 }
 
 /// How tokens are chosen and when to stop. Every field goes on the wire: proto zeros are not the defaults.

@@ -37,6 +37,8 @@ pub struct Query<'a> {
     pub cached: &'a [(WorkerId, usize)],
     /// Workers that this request has failed on. They are taken only if there is no other.
     pub avoid: &'a [WorkerId],
+    /// The one worker that can take the request.
+    pub only: Option<WorkerId>,
     pub now: Instant,
 }
 
@@ -184,7 +186,7 @@ impl WorkerSet {
             unknown_yet |= info.model.is_none();
             if query.model.is_none_or(|model| info.serves(model)) {
                 of_model = true;
-                if info.role == query.role {
+                if info.role == query.role && query.only.is_none_or(|only| only == worker.id()) {
                     eligible.push(Arc::clone(worker));
                 }
             }

@@ -15,7 +15,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use crate::{
     admin,
     context::Context,
-    endpoints::{chat, completions, generate, info, models, tokenize},
+    endpoints::{chat, completions, generate, info, models, sessions, tokenize},
     error::Failure,
     layers::{admission, auth, body, panic, request_id, trace},
 };
@@ -31,6 +31,8 @@ pub fn router(cx: Arc<Context>) -> Router {
         .layer(CatchPanicLayer::custom(panic::answer));
     open()
         .merge(guarded(&cx))
+        .merge(administration(&cx))
+        .merge(storage(&cx))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(stack)
@@ -68,12 +70,29 @@ fn guarded(cx: &Arc<Context>) -> Router<Arc<Context>> {
         .route("/v1/loads", get(admin::loads::detailed))
         .route("/workers", get(admin::workers::list))
         .route("/workers/{id}", get(admin::workers::one))
-        .route("/flush_cache", post(admin::cache::flush).get(admin::cache::flush))
-        .route("/abort_request", post(admin::abort::abort))
+        .route("/open_session", post(sessions::open).get(sessions::open))
+        .route("/close_session", post(sessions::close).get(sessions::close))
         // Outside of admission: a body that comes slowly must not hold a permit.
         .layer(from_fn_with_state(cx.clone(), body::layer))
         // Before any work is done for a stranger.
         .layer(from_fn_with_state(cx.clone(), auth::layer))
+}
+
+/// Routes that need the key of administrators, where they have one of their own.
+fn administration(cx: &Arc<Context>) -> Router<Arc<Context>> {
+    Router::new()
+        .merge(admin::operations::routes(admin::operations::TABLE))
+        .route("/flush_cache", post(admin::cache::flush).get(admin::cache::flush))
+        .route("/abort_request", post(admin::abort::abort))
+        .layer(from_fn_with_state(cx.clone(), body::layer))
+        .layer(from_fn_with_state(cx.clone(), auth::admin))
+}
+
+/// Routes that are closed to all where administrators have no key.
+fn storage(cx: &Arc<Context>) -> Router<Arc<Context>> {
+    admin::operations::routes(admin::operations::GUARDED_TABLE)
+        .layer(from_fn_with_state(cx.clone(), body::layer))
+        .layer(from_fn_with_state(cx.clone(), auth::admin_only))
 }
 
 /// Routes that occupy a worker.

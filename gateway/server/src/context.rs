@@ -33,6 +33,7 @@ pub struct Context {
     pub times: RequestTimes,
     pub retry: Retry,
     pub api_key: Option<String>,
+    pub admin_api_key: Option<String>,
     pub request_id_headers: Vec<String>,
     pub max_body_bytes: usize,
     pub bodies: BodyMemory,
@@ -98,6 +99,11 @@ impl Context {
                 options: config.retry.clone(),
             },
             api_key: config.auth.api_key.as_ref().map(|key| key.expose().to_owned()),
+            admin_api_key: config
+                .auth
+                .admin_api_key
+                .as_ref()
+                .map(|key| key.expose().to_owned()),
             request_id_headers: requests.request_id_headers.clone(),
             max_body_bytes: requests.max_payload_size,
             bodies: BodyMemory::new(requests.body_memory()),

@@ -32,6 +32,15 @@ impl Failure {
         Some(Self(retry_hint(error)))
     }
 
+    /// A worker that did not run an administrative operation.
+    pub fn of_operation(name: &str, error: &EngineError) -> Self {
+        if error.status_class() != StatusClass::Unimplemented {
+            return error.into();
+        }
+        let message = format!("the worker does not have the operation {name}");
+        ApiError::not_implemented(message).into()
+    }
+
     /// The end of a stream: the error in the shape of an event.
     pub fn sse_event(&self) -> String {
         self.0.sse_event()

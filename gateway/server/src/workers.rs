@@ -2,6 +2,7 @@
 
 mod alarm;
 mod load;
+mod sessions;
 mod trial;
 mod watch;
 
@@ -23,6 +24,7 @@ pub(crate) use self::watch::{Knowledge, Watch};
 pub use self::{
     alarm::{Alarm, AlarmedConnector},
     load::TokenizerSource,
+    sessions::{SessionUse, Sessions},
     trial::Unchosen,
     watch::ProbeTimes,
 };
@@ -33,6 +35,7 @@ pub struct Fleet {
     pub set: WorkerSet,
     pub prefixes: PrefixIndex,
     pub policy: Box<dyn Policy>,
+    pub sessions: Sessions,
     members: RwLock<HashMap<WorkerId, Arc<Member>>>,
     trials: Arc<Trials>,
     /// Held while a tokenizer is built, so that workers of one model end up sharing it.
@@ -80,6 +83,7 @@ impl Fleet {
             set,
             prefixes,
             policy,
+            sessions: Sessions::default(),
             members: RwLock::default(),
             trials: Arc::default(),
             building: tokio::sync::Mutex::default(),
@@ -166,7 +170,8 @@ impl Fleet {
     /// Chooses a worker for a prompt and counts the prompt as its load at once. `avoid` lists workers that
     /// already failed on it.
     pub fn choose(&self, model: &str, prompt: &Routable, avoid: &[WorkerId]) -> Result<Chosen, Unchosen> {
-        let cached = self.prefixes.match_prompt(&prompt.pages);
+        let pages = prompt.pages.as_ref();
+        let cached = pages.map_or_else(Vec::new, |pages| self.prefixes.match_prompt(pages));
         let query = Query {
             model: Some(model),
             role: Role::Regular,
@@ -176,6 +181,7 @@ impl Fleet {
             },
             cached: &cached,
             avoid,
+            only: prompt.only,
             now: Instant::now().into_std(),
         };
         let selected = self.set.select(&query, self.policy.as_ref(), &mut rand::rng());
@@ -185,7 +191,9 @@ impl Fleet {
             .iter()
             .find(|(worker, _)| *worker == id)
             .map_or(0, |(_, tokens)| *tokens);
-        self.prefixes.insert_prompt(id, &prompt.pages);
+        if let Some(pages) = pages {
+            self.prefixes.insert_prompt(id, pages);
+        }
         let member = self
             .members
             .read()
@@ -215,7 +223,9 @@ impl Fleet {
 /// What routing looks at in a prompt. Made once per prompt: its pages are hashed.
 pub struct Routable {
     prompt_tokens: usize,
-    pages: PagedPrompt,
+    /// `None`: what stands before the prompt is not known here.
+    pages: Option<PagedPrompt>,
+    only: Option<WorkerId>,
     expected_output_tokens: usize,
 }
 
@@ -253,8 +263,29 @@ impl Routable {
     pub fn new(tokens: &[u32], namespace: &str, expected_output_tokens: usize) -> Self {
         Self {
             prompt_tokens: tokens.len(),
-            pages: PagedPrompt::new(tokens, namespace),
+            pages: Some(PagedPrompt::new(tokens, namespace)),
+            only: None,
             expected_output_tokens,
+        }
+    }
+
+    /// The continuation of what `worker` alone has.
+    pub fn bound(tokens: &[u32], expected_output_tokens: usize, worker: WorkerId) -> Self {
+        Self {
+            prompt_tokens: tokens.len(),
+            pages: None,
+            only: Some(worker),
+            expected_output_tokens,
+        }
+    }
+
+    /// A session that has no tokens yet.
+    pub fn opening() -> Self {
+        Self {
+            prompt_tokens: 0,
+            pages: None,
+            only: None,
+            expected_output_tokens: 0,
         }
     }
 }

@@ -13,7 +13,7 @@ import torch
 from sglang.kernels.decode_attention import decode_attention_triton
 from sglang.kernels.dispatch import Kernel
 from sglang.kernels.extend_attention import NewTokens, extend_attention_triton
-from sglang.kernels.paged_kv import PagedKV
+from sglang.kernels.paged_kv import PagedKV, Scoring
 from sglang.kernels.rms_norm import add_rms_norm_triton, rms_norm_triton
 from sglang.kernels.rotary import rotate_triton
 from sglang.kernels.silu_and_mul import silu_and_mul_triton
@@ -74,15 +74,20 @@ def test_elementwise_kernels_compile(built: dict[str, Any], dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "dtype"), [(128, torch.float32), (128, torch.bfloat16), (256, torch.bfloat16)]
-)
+    ("head_dim", "v_head_dim", "dtype"),
+    [
+        (128, 128, torch.float32), (128, 128, torch.bfloat16), (256, 256, torch.bfloat16),
+        (192, 128, torch.bfloat16), (576, 512, torch.bfloat16), (576, 512, torch.float32),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("scoring", [Scoring(0.1), Scoring(0.1, 64, 30.0)])
 def test_attention_kernels_compile(
-    built: dict[str, Any], head_dim: int, dtype: torch.dtype
+    built: dict[str, Any], head_dim: int, v_head_dim: int, dtype: torch.dtype, scoring: Scoring
 ) -> None:
     buffer = torch.zeros(8, 2, head_dim, dtype=dtype)
     one = torch.tensor([1])
-    kv = PagedKV(buffer, buffer, torch.zeros(2, 8, dtype=torch.int32), one, one)
-    q = torch.zeros(1, 8, head_dim, dtype=dtype)
-    decode_attention_triton(q, kv, 0.1)
-    extend_attention_triton(q, kv, NewTokens(torch.tensor([0, 1]), 1), 0.1)
+    kv = PagedKV(buffer, buffer[..., :v_head_dim], torch.zeros(2, 8, dtype=torch.int32), one, one)
+    q = torch.zeros(1, 64, head_dim, dtype=dtype)
+    decode_attention_triton(q, kv, scoring)
+    extend_attention_triton(q, kv, NewTokens(torch.tensor([0, 1]), 1), scoring)
     assert set(built) == {"_split_kernel", "_merge_kernel", "_extend_kernel"}

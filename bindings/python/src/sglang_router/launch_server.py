@@ -96,6 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1", help="Address of the gateway.")
     parser.add_argument("--port", type=positive, default=30000, help="Port of the gateway.")
     parser.add_argument("--api-key", help="Key that clients must send as a bearer token.")
+    parser.add_argument("--admin-api-key", help="Key for administrative routes in its place.")
     parser.add_argument(
         "--dp-size",
         "--data-parallel-size",
@@ -184,8 +185,9 @@ class Server:
             self._workers.append(self._fleet.start(f"worker {index}", command, env))
             self._worker_urls.append(f"grpc://127.0.0.1:{port}")
         # In the environment, because everybody can read a command line.
-        key = {} if self._args.api_key is None else {"SMG_API_KEY": self._args.api_key}
-        self._gateway = self._fleet.start("gateway", self._gateway_command(router_flags), key)
+        keys = {"SMG_API_KEY": self._args.api_key, "SMG_ADMIN_API_KEY": self._args.admin_api_key}
+        given = {name: key for name, key in keys.items() if key is not None}
+        self._gateway = self._fleet.start("gateway", self._gateway_command(router_flags), given)
 
     def run(self) -> None:
         """Waits until all is ready, says so, and watches over it until a signal comes."""

@@ -6,7 +6,6 @@ _QUANTIZATION = "quantized weights are recognised from their files; pass a quant
 _SPECULATIVE = (
     "--speculative-algorithm names a plugin's algorithm, which says itself where it is tuned."
 )
-_HICACHE = "the prefix cache lives in the KV pool only; raise --max-total-tokens instead."
 _SPLIT = "prefill and decode run in one worker; leave the option out."
 _GRAPH = "there are no captured graphs on CPU; leave the option out."
 _PARSERS = "this version does not parse tool calls or reasoning; leave the option out."
@@ -14,20 +13,15 @@ _PARSERS = "this version does not parse tool calls or reasoning; leave the optio
 ABSENT_FLAGS = {
     "--model-type": "it chooses the program that serves; it is a flag of `sglang serve` alone.",
     "--quantization": _QUANTIZATION,
-    "--kv-cache-dtype": "the KV cache has the type of --dtype.",
     "--trust-remote-code": "code from a checkpoint is never executed.",
     "--skip-tokenizer-init": "the engine always works on token ids; leave the option out.",
     "--tokenizer-mode": "the tokenizer is always read from tokenizer.json.",
     "--revision": "pass a local folder, or download that revision first.",
-    "--is-embedding": "only generation models are served.",
     "--enable-multimodal": "only text models are served.",
     "--enable-cache-report": "cached tokens are always reported; leave the option out.",
     "--sampling-backend": "there is one sampler; leave the option out.",
-    "--admin-api-key": "use --api-key for the HTTP server.",
     "--ssl-keyfile": "end TLS in a proxy in front of the server.",
     "--ssl-certfile": "end TLS in a proxy in front of the server.",
-    "--decode-log-interval": "use --enable-metrics to watch the engine.",
-    "--log-requests": "the HTTP server logs requests; use --log-level debug.",
     "--reasoning-parser": _PARSERS,
     "--tool-call-parser": _PARSERS,
     "--ep": _PARALLEL,
@@ -43,7 +37,7 @@ ABSENT_FLAGS = {
     "--base-gpu-id": _PARALLEL,
     "--max-loaded-loras": _LORA,
     "--max-loras-per-batch": _LORA,
-    "--enable-hierarchical-cache": _HICACHE,
+    "--hicache-io-backend": "copies between the tiers are torch's; leave the option out.",
     "--enable-torch-compile": _GRAPH,
     "--disable-cuda-graph": _GRAPH,
 }
@@ -60,7 +54,6 @@ ABSENT_PREFIXES = {
         [f"--speculative-{part}" for part in ("acc", "draft", "eagle", "ngram", "num", "token")],
         _SPECULATIVE,
     ),
-    "--hicache-": _HICACHE,
     "--disaggregation-": _SPLIT,
     "--cuda-graph-": _GRAPH,
     "--moe-": "mixture-of-experts models are not served.",

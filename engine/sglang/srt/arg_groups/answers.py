@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Annotated as A
 
-from sglang.srt.arg_groups.declaration import Bound, Choices, Group
+from sglang.srt.arg_groups.declaration import Alias, Bound, Choices, Group
 from sglang.srt.extension_points import GRAMMAR_BACKENDS
 
 GROUP = Group("answers")
@@ -30,6 +30,13 @@ class AnswerArgs:
         Choices(lambda: GRAMMAR_BACKENDS),
         "What compiles the constraints of requests; none: a request with one is refused.",
     ] = "none"
+    enable_custom_logit_processor: A[
+        bool,
+        GROUP,
+        Alias("--custom-logit-processor"),
+        "Executes logit processors that requests upload: code of whoever can send requests. "
+        "Registered ones may be used by name without it.",
+    ] = False
     random_seed: A[
         int | None,
         GROUP,

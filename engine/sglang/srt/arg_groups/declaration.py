@@ -174,5 +174,5 @@ def _option_from(field: "dataclasses.Field[Any]", hint: Any, *metadata: Any) -> 
 def _kind_of(hint: Any) -> tuple[type, bool]:
     if get_origin(hint) in (Union, types.UnionType):
         (kind,) = (arg for arg in get_args(hint) if arg is not type(None))
-        return kind, True
-    return hint, False
+        return get_origin(kind) or kind, True
+    return get_origin(hint) or hint, False

@@ -8,6 +8,8 @@ from sglang.srt.extension_points import EVICTION_POLICIES
 
 GROUP = Group("memory")
 COUNT = Bound(ge=1)
+# Types that need no table of scales beside them; mxfp8, nvfp4 and the other fp4 types do.
+KV_CACHE_DTYPE_CHOICES = ["auto", "bf16", "bfloat16", "fp8_e5m2", "fp8_e4m3"]
 
 
 @dataclass
@@ -25,6 +27,13 @@ class MemoryArgs:
         int | None, GROUP, COUNT, "Tokens of the KV pool; default: what memory allows."
     ] = None
     page_size: A[int, GROUP, COUNT, "Tokens per KV page."] = 1
+    kv_cache_dtype: A[
+        str,
+        GROUP,
+        Choices(lambda: KV_CACHE_DTYPE_CHOICES),
+        "Type that keys and values are kept in; auto is the type of --dtype. The fp8 types take "
+        "half of bfloat16's memory and change answers slightly.",
+    ] = "auto"
     disable_radix_cache: A[bool, GROUP, "Do not reuse KV between requests."] = False
     radix_cache_backend: A[
         str | None,

@@ -48,3 +48,15 @@ class ModelArgs:
         str | None, GROUP, "File with a Jinja chat template that replaces the model's own."
     ] = None
     weight_version: A[str, GROUP, "Label of the weights, reported with every answer."] = "default"
+    is_embedding: A[
+        bool, GROUP, "Answer with each prompt's last hidden state, of length 1; generate nothing."
+    ] = False
+
+
+def check_model(args: ModelArgs, speculative_algorithm: str | None) -> None:
+    """ValueError where what is asked of the model contradicts itself."""
+    if args.is_embedding and speculative_algorithm is not None:
+        raise ValueError(
+            f"--is-embedding generates no tokens that --speculative-algorithm "
+            f"{speculative_algorithm} could guess; leave one of them out"
+        )

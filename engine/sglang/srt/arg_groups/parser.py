@@ -81,7 +81,19 @@ def _add_flag(group: Any, option: Option) -> None:
     metavar = option.name.upper()
     if option.choices is not None:
         metavar = "{" + ",".join(option.choices.names()) + "}"
+    if option.kind is list:  # `--flag a,b` and `--flag a b` alike
+        common |= {"nargs": "+", "action": _JoinLists}
     group.add_argument(*option.flags, type=convert, metavar=metavar, **common)
+
+
+class _JoinLists(argparse.Action):
+    """One list of the lists that a flag's arguments are."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
+        joined = [part for value in values if value is not None for part in value]
+        setattr(namespace, self.dest, joined if any(v is not None for v in values) else None)
 
 
 def escape(text: str) -> str:

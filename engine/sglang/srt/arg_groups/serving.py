@@ -29,6 +29,13 @@ class ServingArgs:
     api_key: A[
         str | None, GROUP, Secret(), "Key that HTTP clients must send as a bearer token."
     ] = None
+    admin_api_key: A[
+        str | None,
+        GROUP,
+        Secret(),
+        "Key for the administrative routes in place of that one; those of the storage backend "
+        "need it.",
+    ] = None
     shutdown_grace_period_secs: A[
         int,
         GROUP,
@@ -36,7 +43,6 @@ class ServingArgs:
         "Seconds that running requests get to end after SIGTERM.",
     ] = 180
     skip_server_warmup: A[bool, GROUP, "Report ready without a first generation."] = False
-    enable_metrics: A[bool, GROUP, "Add latencies of single requests to the metrics."] = False
 
 
 def check_serving(args: ServingArgs, front_door: Mapping[str, object]) -> None:
@@ -47,8 +53,9 @@ def check_serving(args: ServingArgs, front_door: Mapping[str, object]) -> None:
         raise ValueError("--grpc-mode serves gRPC on --port; leave --grpc-port out")
     if args.grpc_mode and args.port == 65535:
         raise ValueError("--port must be at most 65534 with --grpc-mode, port + 1 serves health")
-    if args.grpc_mode and (args.api_key or front_door):
-        given = ["--api-key"] if args.api_key else []
+    if args.grpc_mode and (args.api_key or args.admin_api_key or front_door):
+        keys = {"--api-key": args.api_key, "--admin-api-key": args.admin_api_key}
+        given = [flag for flag, key in keys.items() if key]
         given += ["--" + name.replace("_", "-") for name in front_door]
         raise ValueError(f"{', '.join(given)}: the HTTP server is off with --grpc-mode")
     if not args.host:

@@ -69,6 +69,17 @@ class _Compilation:
     started: float | None = None  # when it was first seen to run
 
 
+@dataclass
+class GrammarCounters:
+    """What happened since the start; and how long compilations took, until somebody takes it."""
+
+    num_looked_up: int = 0
+    num_cache_hits: int = 0
+    num_timeouts: int = 0
+    num_aborted: int = 0  # requests that ended while their constraint was compiled
+    compilation_seconds: list[float] = field(default_factory=list)
+
+
 class GrammarManager:
     """Owns the grammar backend, and the requests whose constraint it still compiles.
 
@@ -88,6 +99,7 @@ class GrammarManager:
         self._compiling: dict[GrammarKey, _Compilation] = {}
         self._compile_timeout = compile_timeout
         self._clock = clock
+        self.counters = GrammarCounters()
 
     def __len__(self) -> int:
         return len(self.grammar_queue)
@@ -105,6 +117,7 @@ class GrammarManager:
         key = grammar_key(req.sampling_params)
         if key is None:
             return False
+        self.counters.num_looked_up += 1
         compilation = self._compiling.get(key)
         if compilation is None:
             found = self._look_up(key)
@@ -135,6 +148,8 @@ class GrammarManager:
             for req in compilation.reqs:
                 req.grammar = _copy(grammar)
         ready = [req for req in self.grammar_queue if req.grammar is not None]
+        for req in ready:
+            req.times.compiled = self._clock()
         if ready:
             self.grammar_queue = [req for req in self.grammar_queue if req.grammar is None]
         return ready
@@ -142,6 +157,8 @@ class GrammarManager:
     def abort_request(self, req: Req) -> None:
         """A parked request ends; the compilation goes on for whoever asks next."""
         self.grammar_queue.remove(req)
+        self.counters.num_aborted += 1
+        req.times.compiled = self._clock()
         for compilation in self._compiling.values():
             if req in compilation.reqs:
                 compilation.reqs.remove(req)
@@ -158,7 +175,8 @@ class GrammarManager:
 
     def _look_up(self, key: GrammarKey) -> "BaseGrammarObject | Future[BaseGrammarObject | None]":
         try:
-            found, _ = self._backend.get_cached_or_future_value(key, require_reasoning=False)
+            found, is_hit = self._backend.get_cached_or_future_value(key, require_reasoning=False)
+            self.counters.num_cache_hits += bool(is_hit)
         except Exception as error:
             logger.exception("The grammar backend failed to look up a %s constraint", key[0])
             return _invalid(error)
@@ -181,6 +199,11 @@ class GrammarManager:
 
     def _result(self, key: GrammarKey, compilation: _Compilation) -> BaseGrammarObject:
         """Of a compilation that is over; without constraint nobody goes on."""
+        if not compilation.future.done():
+            self.counters.num_timeouts += 1
+        elif not compilation.future.cancelled():
+            since = compilation.submitted if compilation.started is None else compilation.started
+            self.counters.compilation_seconds.append(self._clock() - since)
         if compilation.started is None and not compilation.future.done():
             compilation.future.cancel()
             return NeverCompiled(

@@ -110,6 +110,10 @@ class ScheduleBatch:
         if self.history_ready is not None:
             self.history_ready.wait()
 
+    def run_kv_copies(self) -> None:
+        for copy in self.kv_copies:
+            copy()
+
 
 @dataclass
 class GenerationBatchResult:
@@ -121,3 +125,4 @@ class GenerationBatchResult:
     next_token_ids: list[int]
     output_logprobs: list[LogprobRows | None]  # one new position each, for requests that want them
     input_logprobs: list[LogprobRows | None]  # the prompt positions that this pass computed
+    embeddings: list[list[float]] | None = None  # of a model that embeds: its rows, and no tokens

@@ -44,6 +44,7 @@ class ScheduleConfig:
     waiting_timeout: float | None = None  # seconds a request may wait for its first pass
     priority: PriorityConfig = PriorityConfig()
     watchdog_timeout: float = 300.0  # seconds a step may take before the process ends itself
+    decode_log_interval: int = 0  # decode steps between two lines in the log; 0: none
 
     def __post_init__(self) -> None:
         assert self.max_running_requests >= 1
@@ -97,6 +98,7 @@ def schedule_config(args: ServerArgs, max_running_requests: int) -> ScheduleConf
         waiting_timeout=envs.SGLANG_REQ_WAITING_TIMEOUT.get(),
         priority=_priority_config(args),
         watchdog_timeout=args.watchdog_timeout,
+        decode_log_interval=args.decode_log_interval,
     )
 
 

@@ -6,6 +6,7 @@ Both directions are tagged unions, so one decoder serves a socket. The scheduler
 
 import msgspec
 
+from sglang.srt.core.kv_events import KvEvent
 from sglang.srt.core.sampling_params import SamplingParams
 
 PROTOCOL_VERSION = 1
@@ -36,11 +37,14 @@ class GenerateInput(msgspec.Struct, tag="generate", kw_only=True, omit_defaults=
     logprob_start_len: int = -1
     top_logprobs_num: int = 0
     token_ids_logprob: list[int] = []
+    wants_embedding: bool = False  # the prompt's vector, and no tokens
     stream: bool = True
     priority: int | None = None
     extra_key: str | None = None
     routing_key: str | None = None  # requests of one key are scheduled together by `routing-key`
     session: SessionRef | None = None
+    answer_index: int = 0
+    custom_logit_processor: str | None = None  # a registered name, or an uploaded class
     deadline: float | None = None  # time.monotonic() of this machine
 
 
@@ -112,6 +116,21 @@ class LogprobRows(msgspec.Struct, kw_only=True, omit_defaults=True):
     chosen: list[TopRow | None] = []
 
 
+class RequestTimes(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """When a request passed its stages, in seconds of this machine's `time.monotonic()`.
+
+    A retraction sends it back to the queue, so it may be admitted again. None: not reached.
+    """
+
+    received: float = 0.0  # by the scheduler
+    compiled: float | None = None  # it waits for its grammar no more
+    admissions: list[float] = []  # to a batch
+    chunks: list[tuple[float, int]] = []  # end of each prefill pass, and the tokens it computed
+    prefilled: float | None = None  # the whole prompt is computed for the first time
+    retractions: list[float] = []
+    finished: float = 0.0
+
+
 class RequestOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     """News of one request: its new tokens, and its end if it ended."""
 
@@ -120,10 +139,13 @@ class RequestOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    cached_tokens_details: dict[str, int] | None = None  # tokens by tier: device, host, storage
     num_retractions: int = 0
     finish: FinishReason | None = None
     output_logprobs: LogprobRows | None = None
     input_logprobs: LogprobRows | None = None  # once, with the first output
+    times: RequestTimes | None = None  # with `finish`, unless it was refused at the door
+    embedding: list[float] | None = None
 
 
 class LoadSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -146,6 +168,21 @@ class LoadSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
     num_retracted_requests_total: int = 0
     new_token_ratio: float = 0.0
     num_steps: int = 0
+    num_grammar_queue_reqs: int = 0  # of those that wait: their grammar is being compiled
+    num_retracted_reqs: int = 0  # of those that wait: they lost their memory
+    num_so_requests_total: int = 0  # with a constraint
+    num_grammar_total: int = 0  # constraints looked up
+    num_grammar_cache_hit_total: int = 0
+    num_grammar_timeout_total: int = 0
+    num_grammar_aborted_total: int = 0
+    prefill_compute_tokens_total: int = 0  # of passes, so prompts that are computed again count
+    prefill_cache_tokens_total: int = 0  # taken from the cache at every admission
+    decode_tokens_total: int = 0  # of passes
+    load_back_tokens_total: int = 0
+    prefetched_tokens_total: int = 0
+    backuped_tokens_total: int = 0
+    host_used_tokens: int = 0
+    host_total_tokens: int = 0  # 0: there is no host tier
 
     @property
     def cache_hit_rate(self) -> float:
@@ -155,17 +192,29 @@ class LoadSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
         )
 
     @property
+    def num_free_tokens(self) -> int:
+        return max(self.max_total_num_tokens - self.num_used_tokens - self.num_evictable_tokens, 0)
+
+    @property
+    def utilization(self) -> float:
+        """Running requests, as a share of the most that may run."""
+        most = self.max_running_requests
+        return self.num_running_reqs / most if most else 0.0
+
+    @property
     def token_usage(self) -> float:
         return (
             self.num_used_tokens / self.max_total_num_tokens if self.max_total_num_tokens else 0.0
         )
 
 
-class StepOutput(msgspec.Struct, tag="step", kw_only=True):
+class StepOutput(msgspec.Struct, tag="step", kw_only=True, omit_defaults=True):
     """All news of one scheduler step."""
 
     outputs: list[RequestOutput]
     load: LoadSnapshot
+    kv_events: list[KvEvent] = []  # of the prefix cache, in order; empty until somebody wants them
+    durations: dict[str, list[float]] = {}  # seconds of `eviction`, `load_back`, `grammar`
 
 
 class ControlOutput(msgspec.Struct, tag="control", kw_only=True, omit_defaults=True):
@@ -208,6 +257,7 @@ class Ready(msgspec.Struct, tag="ready", kw_only=True):
     max_running_requests: int
     page_size: int
     kv_cell_bytes: int
+    kv_cache_dtype: str = ""  # what the pool stores, as torch names it
     weight_bytes: int
     startup_seconds: float
 

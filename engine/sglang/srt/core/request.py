@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
-from sglang.srt.core.messages import FinishReason, LogprobRows
+from sglang.srt.core.messages import FinishReason, LogprobRows, RequestTimes
 from sglang.srt.core.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -34,17 +34,18 @@ class Req:
     logprob_start_len: int = -1
     top_logprobs_num: int = 0
     token_ids_logprob: list[int] = field(default_factory=list)
+    wants_embedding: bool = False
     stream: bool = True
     priority: int | None = None
     extra_key: str | None = None
     routing_key: str | None = None
     session_id: str | None = None
     deadline: float | None = None
-    arrived_at: float = 0.0  # on the scheduler's clock, in seconds
 
     state: RequestState = RequestState.WAITING
     output_ids: list[int] = field(default_factory=list)
     finished_reason: FinishReason | None = None
+    times: RequestTimes = field(default_factory=RequestTimes)
     to_finish: FinishReason | None = None  # set while a step runs; ends the request after it
 
     # KV pool. Owned by the scheduler's memory side; None or empty while waiting.
@@ -56,6 +57,8 @@ class Req:
     cache_protected_len: int = 0  # leading slots that the prefix cache owns; the rest are ours
     cached_tokens: int = 0  # prompt tokens that came from the cache at first admission
     prefix_key: Any = None  # what the prefix cache is asked for; made by `key_of`
+    loaded_len: int = 0  # tokens that were brought to the device for it
+    cached_tokens_details: dict[str, int] | None = None  # by tier; from the first admission on
     found_len: int = 0  # tokens that the prefix cache had when it was last asked
     num_retractions: int = 0
 
@@ -63,8 +66,15 @@ class Req:
     num_sent_tokens: int = 0
     output_logprobs: LogprobRows = field(default_factory=LogprobRows)
     input_logprobs: LogprobRows | None = None
+    embedding: list[float] | None = None
     text_state: Any = None  # incremental decoder and stop matcher, made when stop strings exist
     grammar: Any = None  # the BaseGrammarObject of this answer alone
+    # The CustomLogitProcessor, one object for all requests that name it alike; set at admission.
+    logit_processor: Any = None
+    has_uploaded_processor: bool = False
+    # What it gets of this request: `custom_params` and the request itself as `__req__`.
+    logit_processor_params: dict[str, Any] = field(default_factory=dict)
+    answer_index: int = 0  # among the answers of one prompt
 
     def __post_init__(self) -> None:
         assert self.origin_input_ids, "a request has at least one prompt token"

@@ -9,6 +9,8 @@ TOP_K_ALL = 1 << 30
 # Dividing float32 logits by less lets their rounding decide: greedy is what is meant.
 GREEDY_TEMPERATURE = 1e-5
 MAX_STOP_STRINGS = 32
+MAX_STOP_REGEX_LEN = 256  # bytes
+INT64 = range(-(1 << 63), 1 << 63)
 CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 
@@ -89,6 +91,9 @@ def _check_ranges(p: SamplingParams) -> None:
         _require(-2 <= value <= 2, field, value, "in [-2, 2]")
     _require(0 < p.repetition_penalty <= 2, "repetition_penalty", p.repetition_penalty, "in (0, 2]")
     _require(p.n >= 1, "n", p.n, "at least 1")
+    seed, interval = p.sampling_seed, p.stream_interval
+    _require(seed is None or seed in INT64, "sampling_seed", seed, "an integer of 64 bits")
+    _require(interval is None or interval >= 1, "stream_interval", interval, "at least 1")
 
 
 def _check_lengths(p: SamplingParams) -> None:
@@ -104,6 +109,10 @@ def _check_lengths(p: SamplingParams) -> None:
     for field in ("stop", "stop_regex"):
         count = len(getattr(p, field))
         _require(count <= MAX_STOP_STRINGS, field, f"{count} strings", f"<= {MAX_STOP_STRINGS}")
+        _require(all(getattr(p, field)), field, "an empty one", "strings that are not empty")
+    longest = max((len(pattern.encode()) for pattern in p.stop_regex), default=0)
+    allowed = f"patterns of at most {MAX_STOP_REGEX_LEN} bytes"
+    _require(longest <= MAX_STOP_REGEX_LEN, "stop_regex", f"{longest} bytes", allowed)
 
 
 def _check_ids(p: SamplingParams, vocab_size: int) -> None:

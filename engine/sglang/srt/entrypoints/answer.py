@@ -1,6 +1,5 @@
-"""One answer on its way to the gateway: collects what `complete` needs, measures latencies."""
+"""One answer on its way to the gateway: collects what `complete` needs."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +8,6 @@ import msgspec
 from sglang.srt.core.messages import LogprobRows, RequestOutput
 from sglang.srt.entrypoints import grpc_convert
 from sglang.srt.entrypoints.output_stream import join_rows
-from sglang.srt.observability.metrics import RequestLatencies
 
 
 class Answer:
@@ -19,13 +17,10 @@ class Answer:
     `complete` alone, with ids and rows.
     """
 
-    def __init__(self, request: Any, index: int, latencies: RequestLatencies | None) -> None:
+    def __init__(self, request: Any, index: int) -> None:
         self._request_id = request.request_id
         self._stream = request.stream
         self._index = index
-        self._latencies = latencies
-        self._arrival = time.monotonic() if latencies else 0.0
-        self._last_tokens = 0.0
         self._ids: list[int] = []
         self._output_rows: LogprobRows | None = None
         self._input_rows: LogprobRows | None = None
@@ -33,8 +28,6 @@ class Answer:
     def messages(self, output: RequestOutput) -> Iterator[Any]:
         """What to send on for `output`."""
         self._ids += output.token_ids
-        if self._latencies is not None:
-            self._measure(self._latencies, output)
         if self._stream:
             if output.token_ids or output.input_logprobs is not None:
                 yield grpc_convert.chunk(self._request_id, self._index, output)
@@ -49,14 +42,3 @@ class Answer:
                 input_logprobs=self._input_rows,
             )
             yield grpc_convert.complete(self._request_id, self._index, everything)
-
-    def _measure(self, latencies: RequestLatencies, output: RequestOutput) -> None:
-        now, new = time.monotonic(), len(output.token_ids)
-        if new and not self._last_tokens:
-            latencies.first_token(now - self._arrival)
-        elif new:
-            latencies.more_tokens(now - self._last_tokens, new)
-        if new:
-            self._last_tokens = now
-        if output.finish is not None:
-            latencies.finished(now - self._arrival, output.prompt_tokens, output.completion_tokens)

@@ -10,11 +10,35 @@ Operation = Callable[[EngineService, Arguments], Awaitable[dict[str, Any]]]
 MAX_WAIT = 3600  # seconds
 
 
+# Operations that the scheduler runs itself, with the arguments of each.
+OF_SCHEDULER: dict[str, tuple[str, ...]] = {
+    "close_session": ("session_id",),
+    "continue_generation": ("torch_empty_cache",),
+    "hicache_storage_attach": (
+        "hicache_storage_backend",
+        "hicache_storage_backend_extra_config_json",
+        "hicache_storage_prefetch_policy",
+        "hicache_write_policy",
+    ),
+    "hicache_storage_clear": (),
+    "hicache_storage_detach": (),
+    "hicache_storage_status": (),
+    "open_session": ("capacity_of_str_len", "session_id", "streaming", "timeout"),
+    "pause_generation": ("mode",),
+}
+
+
 async def run_operation(service: EngineService, name: str, args: Arguments) -> dict[str, Any]:
     """The operation's result. ValueError says what is wrong and what is allowed."""
+    if name in OF_SCHEDULER:
+        _allow(args, *OF_SCHEDULER[name])
+        # What is null is left to the scheduler.
+        given = {key: value for key, value in args.items() if value is not None}
+        return await service.client.control(name, given)
     operation = OPERATIONS.get(name)
     if operation is None:
-        raise ValueError(f"unknown operation {name!r}; allowed: {', '.join(OPERATIONS)}")
+        names = ", ".join(sorted([*OPERATIONS, *OF_SCHEDULER]))
+        raise ValueError(f"unknown operation {name!r}; allowed: {names}")
     return await operation(service, args)
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 from multiprocessing.connection import wait as wait_for_handles
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 from sglang.srt import plugins
 from sglang.srt.environ import let_idle_threads_sleep
@@ -18,6 +19,13 @@ from sglang.srt.server_args import PortArgs, ServerArgs
 logger = logging.getLogger(__name__)
 SCHEDULER_MODULE = "sglang.srt.managers.scheduler"
 END_TIMEOUT = 5.0  # seconds for the scheduler to leave its loop
+
+
+def __getattr__(name: str) -> Any:
+    """`Engine` has this address, but the scheduler process does not load it."""
+    if name != "Engine":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module("sglang.srt.entrypoints.offline.engine").Engine
 
 
 def _launch_subprocesses(server_args: ServerArgs, port_args: PortArgs) -> "SchedulerProcess":

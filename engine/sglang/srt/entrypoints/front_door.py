@@ -47,6 +47,10 @@ def _option(entry: dict[str, Any]) -> Option:
     )
 
 
+def _keys(args: ServerArgs) -> dict[str, str | None]:
+    return {"api_key": args.api_key, "admin_api_key": args.admin_api_key}
+
+
 class FrontDoor:
     """An HTTP server that listens. `ended` is set when it serves no more, whatever the reason."""
 
@@ -104,7 +108,7 @@ async def open_front_door(args: ServerArgs, worker_socket: str) -> FrontDoor:
         "port": args.port,
         "log_level": args.log_level,
         "shutdown_grace_period_secs": args.shutdown_grace_period_secs,
-        **({"api_key": args.api_key} if args.api_key else {}),
+        **{name: key for name, key in _keys(args).items() if key},
     }
     gateway = importlib.import_module(WHEEL).FrontDoor(options, worker_socket)
     await asyncio.to_thread(gateway.start)

@@ -1,24 +1,20 @@
 """Conversions between gRPC messages and the engine's own: the only place that knows both."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-from google.protobuf import json_format
-
-from sglang.srt.core.messages import GenerateInput, LogprobRows, RequestOutput, TopRow
+from sglang.srt.core.messages import (
+    GenerateInput,
+    LogprobRows,
+    RequestOutput,
+    SessionRef,
+    TopRow,
+)
 from sglang.srt.core.sampling_params import SamplingParams
 from sglang.srt.entrypoints import wire
+from sglang.srt.entrypoints.answer_inputs import InvalidRequest, answer_inputs
 
-MAX_ANSWERS = 128
-# Alternatives times positions of one request; each takes about 100 bytes on its way.
-MAX_ALTERNATIVES = 2_000_000
-INT64_MASK = (1 << 63) - 1
-
-
-class InvalidRequest(ValueError):
-    """The request is wrong; the text names the field, what was given and what is allowed."""
-
+__all__ = ["InvalidRequest", "chunk", "complete", "generate_inputs", "sampling_params"]
 
 # ------------------------------------------------------------------ requests
 
@@ -31,35 +27,25 @@ def generate_inputs(
     `deadline` is on the clock of time.monotonic().
     """
     _refuse_what_is_not_served(request)
-    input_ids = list(request.tokenized.input_ids)
-    _check_prompt(input_ids, vocab_size, context_len)
-    params = sampling_params(request.sampling_params)
-    try:
-        params.check(vocab_size)
-    except ValueError as error:
-        raise InvalidRequest(f"sampling_params.{error}") from None
-    if params.n > MAX_ANSWERS:
-        raise InvalidRequest(f"sampling_params.n must be at most {MAX_ANSWERS}, got {params.n}")
-    params = params.normalized()
-    _check_logprobs(request, len(input_ids), vocab_size)
-    if request.return_logprob:
-        _check_alternatives(request, params, context_len)
-    return [
-        GenerateInput(
-            rid=rid,
-            input_ids=input_ids,
-            sampling=answer_params,
-            return_logprob=request.return_logprob,
-            logprob_start_len=request.logprob_start_len,
-            top_logprobs_num=request.top_logprobs_num,
-            token_ids_logprob=list(request.token_ids_logprob),
-            stream=request.stream,
-            priority=request.priority if request.HasField("priority") else None,
-            extra_key=_cache_namespace(request),
-            deadline=deadline,
-        )
-        for rid, answer_params in _answers(request.request_id, params)
-    ]
+    wish = GenerateInput(
+        rid=request.request_id,
+        input_ids=list(request.tokenized.input_ids),
+        sampling=sampling_params(request.sampling_params),
+        return_logprob=request.return_logprob,
+        logprob_start_len=request.logprob_start_len,
+        top_logprobs_num=request.top_logprobs_num,
+        token_ids_logprob=list(request.token_ids_logprob),
+        stream=request.stream,
+        priority=request.priority if request.HasField("priority") else None,
+        extra_key=_cache_namespace(request),
+        routing_key=request.routing_key if request.HasField("routing_key") else None,
+        session=_session(request),
+        custom_logit_processor=request.custom_logit_processor or None,
+        deadline=deadline,
+    )
+    return answer_inputs(
+        wish, vocab_size=vocab_size, context_len=context_len, prompt_field="tokenized.input_ids"
+    )
 
 
 def sampling_params(message: Any) -> SamplingParams:
@@ -93,20 +79,6 @@ def sampling_params(message: Any) -> SamplingParams:
     )
 
 
-def answer_rid(request_id: str, index: int, n: int) -> str:
-    """The scheduler's id of one answer."""
-    return request_id if n == 1 else f"{request_id}#{index}"
-
-
-def _answers(request_id: str, params: SamplingParams) -> Iterable[tuple[str, SamplingParams]]:
-    for index in range(params.n):
-        seed = params.sampling_seed
-        if seed is not None:
-            seed = (seed + index) & INT64_MASK if index else seed  # or all answers would be equal
-        own = msgspec.structs.replace(params, n=1, sampling_seed=seed)
-        yield answer_rid(request_id, index, params.n), own
-
-
 def _refuse_what_is_not_served(request: Any) -> None:
     if not request.request_id:
         raise InvalidRequest("request_id must not be empty")
@@ -118,7 +90,6 @@ def _refuse_what_is_not_served(request: Any) -> None:
         if request.HasField(field) and getattr(request, field).ByteSize():
             raise InvalidRequest(f"{field} must be absent: {reason}")
     empty_only = {
-        "custom_logit_processor": "custom logit processors are not served",
         "lora_id": "adapters are not served",
         "input_embeds": "prompts are token ids",
         "return_hidden_states": "hidden states are not served",
@@ -130,56 +101,6 @@ def _refuse_what_is_not_served(request: Any) -> None:
     if rank != 0:
         raise InvalidRequest(
             f"data_parallel_rank must be 0 or absent, this is one rank; got {rank}"
-        )
-
-
-def _check_prompt(input_ids: Sequence[int], vocab_size: int, context_len: int) -> None:
-    if not input_ids:
-        raise InvalidRequest("tokenized.input_ids must hold at least one token id, got none")
-    if len(input_ids) >= context_len:
-        raise InvalidRequest(
-            f"The input ({len(input_ids)} tokens) is longer than the model's context length "
-            f"({context_len} tokens)."
-        )
-    largest = max(input_ids)
-    if largest >= vocab_size:
-        raise InvalidRequest(
-            f"tokenized.input_ids must be ids of the vocabulary, 0 … {vocab_size - 1}; "
-            f"got {largest}"
-        )
-
-
-def _check_logprobs(request: Any, prompt_len: int, vocab_size: int) -> None:
-    start, top = request.logprob_start_len, request.top_logprobs_num
-    if not -1 <= start <= prompt_len:
-        raise InvalidRequest(
-            f"logprob_start_len must be -1 (answer only) or a position of the prompt, "
-            f"0 … {prompt_len}; got {start}"
-        )
-    if not 0 <= top <= vocab_size:
-        raise InvalidRequest(f"top_logprobs_num must be in 0 … {vocab_size}, got {top}")
-    for token_id in request.token_ids_logprob:
-        if token_id >= vocab_size:
-            raise InvalidRequest(
-                f"token_ids_logprob must be ids of the vocabulary, 0 … {vocab_size - 1}; "
-                f"got {token_id}"
-            )
-
-
-def _check_alternatives(request: Any, params: SamplingParams, context_len: int) -> None:
-    """Bounds the memory that the rows of all answers take."""
-    prompt_len, start = len(request.tokenized.input_ids), request.logprob_start_len
-    room, wanted = context_len - prompt_len, params.max_new_tokens
-    answer = room if wanted is None else min(wanted, room)
-    positions = params.n * (answer + (prompt_len - start if start >= 0 else 0))
-    chosen = len(request.token_ids_logprob)
-    alternatives = request.top_logprobs_num + chosen
-    if alternatives * positions > MAX_ALTERNATIVES:
-        raise InvalidRequest(
-            f"top_logprobs_num = {request.top_logprobs_num} with {chosen} token_ids_logprob is "
-            f"{alternatives} alternatives at {positions} positions, {alternatives * positions} in "
-            f"all; at most {MAX_ALTERNATIVES} are allowed. Ask for fewer, raise logprob_start_len "
-            "or lower max_new_tokens"
         )
 
 
@@ -202,7 +123,36 @@ def _stream_interval(message: Any) -> int | None:
 def _custom_params(message: Any) -> dict[str, Any] | None:
     if not message.HasField("custom_params"):
         return None
-    return dict(json_format.MessageToDict(message.custom_params))
+    return {name: _plain(value) for name, value in message.custom_params.fields.items()}
+
+
+def _plain(value: Any) -> Any:
+    """The wire knows doubles only: whole numbers become integers again."""
+    kind = value.WhichOneof("kind")
+    if kind is None or kind == "null_value":
+        return None
+    if kind == "list_value":
+        return [_plain(item) for item in value.list_value.values]
+    if kind == "struct_value":
+        return {name: _plain(item) for name, item in value.struct_value.fields.items()}
+    if kind == "number_value" and value.number_value.is_integer():
+        return int(value.number_value)
+    return getattr(value, kind)
+
+
+def _session(request: Any) -> SessionRef | None:
+    if not request.HasField("session"):
+        return None
+    session = request.session
+    if not session.id:
+        raise InvalidRequest("session.id must not be empty; /open_session tells it")
+    return SessionRef(
+        id=session.id,
+        rid=session.rid if session.HasField("rid") else None,
+        offset=session.offset if session.HasField("offset") else None,
+        replace=session.replace,
+        drop_previous_output=session.drop_previous_output,
+    )
 
 
 def _cache_namespace(request: Any) -> str | None:

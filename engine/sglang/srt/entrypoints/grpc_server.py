@@ -7,16 +7,19 @@ from typing import Any
 
 import grpc
 
-from sglang.srt.core.messages import QUEUE_FULL, FinishReason
 from sglang.srt.entrypoints import grpc_convert, wire
 from sglang.srt.entrypoints.answer import Answer
 from sglang.srt.entrypoints.control import run_operation
+from sglang.srt.entrypoints.grpc_embed import Embedding
+from sglang.srt.entrypoints.grpc_kv_events import KvEventStream
 from sglang.srt.entrypoints.open_streams import DuplicateRequest
+from sglang.srt.entrypoints.refused import RefusedRequest, is_refusal
 from sglang.srt.entrypoints.scheduler_client import (
     QueueFull,
     SchedulerUnavailable,
 )
 from sglang.srt.entrypoints.service import EngineService
+from sglang.srt.entrypoints.trace_context import trace_context
 from sglang.version import __version__
 
 ENGINE_PROTOCOL_VERSION = 1
@@ -32,19 +35,6 @@ SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),
 )
 
-CODE_OF_STATUS = {
-    400: Code.INVALID_ARGUMENT,
-    404: Code.NOT_FOUND,
-    409: Code.ALREADY_EXISTS,
-    413: Code.INVALID_ARGUMENT,
-    422: Code.INVALID_ARGUMENT,
-    429: Code.RESOURCE_EXHAUSTED,
-    499: Code.CANCELLED,
-    501: Code.UNIMPLEMENTED,
-    503: Code.UNAVAILABLE,
-    504: Code.DEADLINE_EXCEEDED,
-}
-
 
 def make_server(service: EngineService, addresses: Sequence[str]) -> grpc.aio.Server:
     """A server bound to `addresses` (`host:port` or `unix:/path`), not started yet.
@@ -53,12 +43,14 @@ def make_server(service: EngineService, addresses: Sequence[str]) -> grpc.aio.Se
     """
     server = grpc.aio.server(options=SERVER_OPTIONS)
     generation, administration = Generation(service), Administration(service)
+    embedding = Embedding(service)
     server.add_generic_rpc_handlers(
         (
             wire.service_handler(
                 wire.SCHEDULER_SERVICE,
                 {
                     "Generate": generation.generate,
+                    "Embed": embedding.embed,
                     "Abort": generation.abort,
                     "HealthCheck": administration.health_check,
                     "GetModelInfo": administration.get_model_info,
@@ -66,6 +58,7 @@ def make_server(service: EngineService, addresses: Sequence[str]) -> grpc.aio.Se
                     "GetLoads": administration.get_loads,
                     "FlushCache": administration.flush_cache,
                     "GetTokenizer": administration.get_tokenizer,
+                    "SubscribeKvEvents": KvEventStream(service.client).subscribe,
                 },
             ),
             wire.service_handler(wire.ENGINE_SERVICE, {"Control": administration.control}),
@@ -100,11 +93,8 @@ class Generation:
                 context_len=model.context_len,
                 deadline=deadline,
             )
-            with self._client.open(request.request_id, inputs) as stream:
-                answers = {
-                    entry.rid: Answer(request, index, self._service.metrics.latencies)
-                    for index, entry in enumerate(inputs)
-                }
+            with self._client.open(request.request_id, inputs, trace_context(context)) as stream:
+                answers = {entry.rid: Answer(request, index) for index, entry in enumerate(inputs)}
                 await _send_answers(stream, answers, context)
         except grpc_convert.InvalidRequest as error:
             await wire.abort(context, Code.INVALID_ARGUMENT, str(error))
@@ -128,31 +118,16 @@ class Generation:
         return wire.scheduler("AbortResponse")(success=True, message=message)
 
 
-class RefusedRequest(Exception):
-    """The scheduler ended a request with a status before anything was sent."""
-
-    def __init__(self, finish: FinishReason) -> None:
-        super().__init__(finish.message or "The request was aborted")
-        # Another worker may have room, or this one soon: not the same as one that goes away.
-        is_full = finish.message == QUEUE_FULL
-        status = Code.RESOURCE_EXHAUSTED if is_full else CODE_OF_STATUS.get(finish.status_code or 0)
-        self.code = status or Code.INTERNAL
-
-
 async def _send_answers(stream: Any, answers: dict[str, Answer], context: Any) -> None:
     is_anything_sent = False
     while stream.unfinished or stream.has_news:
         for output in await stream.take():
-            refused = output.finish if _is_refusal(output.finish) else None
+            refused = output.finish if is_refusal(output.finish) else None
             if refused is not None and not is_anything_sent:
                 raise RefusedRequest(refused)
             for message in answers[output.rid].messages(output):
                 await context.write(message)
                 is_anything_sent = True
-
-
-def _is_refusal(finish: FinishReason | None) -> bool:
-    return finish is not None and finish.type == "abort" and finish.status_code is not None
 
 
 class Administration:

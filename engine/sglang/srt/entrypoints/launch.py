@@ -16,6 +16,7 @@ import grpc
 from sglang.srt.core.messages import LoadProgress
 from sglang.srt.entrypoints import engine, front_door, grpc_server, model_source, sidecar
 from sglang.srt.entrypoints.demo_model import ModelError
+from sglang.srt.entrypoints.event_publisher import Publishing
 from sglang.srt.entrypoints.preflight import LaunchError, check_launch
 from sglang.srt.entrypoints.pulse import Pulse
 from sglang.srt.entrypoints.scheduler_client import SchedulerClient, WorkerState
@@ -66,15 +67,16 @@ async def _serve(args: ServerArgs, folder: Path, progress: ProgressLine) -> int:
 
     start = time.monotonic()
     ports = PortArgs.in_folder(str(folder))
-    client = SchedulerClient(ports, show, args.max_queued_requests)
+    client = SchedulerClient(ports, show, args.max_queued_requests, args.kv_events.buffer_steps)
     service = EngineService(args, client)
     worker_socket = str(folder / "grpc.sock")
     server = grpc_server.make_server(service, _grpc_addresses(args, worker_socket))
+    publishing = Publishing(args.kv_events, client.kv_events)
     process = engine._launch_subprocesses(args, ports)
     suspect_after = envs.SGLANG_HEALTH_CHECK_TIMEOUT.get()
     # The scheduler's own watchdog comes first: it can tell in which call the step is stuck.
     pulse = Pulse(client, suspect_after, args.watchdog_timeout + suspect_after)
-    worker = WorkerLife(client, server, process, pulse, folder)
+    worker = WorkerLife(client, server, process, pulse, folder, publishing)
     try:
         await server.start()
         if args.grpc_mode:
@@ -89,6 +91,7 @@ async def _serve(args: ServerArgs, folder: Path, progress: ProgressLine) -> int:
     finally:
         progress.close()
         await worker.end()
+        await asyncio.to_thread(service.observers.shut_down)
 
 
 def _grpc_addresses(args: ServerArgs, worker_socket: str) -> list[str]:
@@ -121,6 +124,7 @@ class WorkerLife:
         process: engine.SchedulerProcess,
         pulse: Pulse,
         folder: Path,
+        publishing: Publishing,
     ) -> None:
         """`folder` holds the sockets, and goes with the worker even when it ends at once."""
         self.sidecar: asyncio.Server | None = None
@@ -129,6 +133,7 @@ class WorkerLife:
         self._server = server
         self._process = process
         self._folder = folder
+        self._publishing = publishing
         self._receiving = asyncio.create_task(client.run())
         self._silent = asyncio.create_task(pulse.run())
         self._stop = asyncio.Event()
@@ -177,6 +182,8 @@ class WorkerLife:
         if self.door is not None:
             self.door.stop()
             await self._wait_for(self.door.ended, ABORT_TIMEOUT)
+        self._client.kv_events.close("the worker is shutting down")
+        await self._publishing.end()
         await self._server.stop(ABORT_TIMEOUT)
         if not self._client.became_ready.done():
             self._process.kill()  # nothing to lose yet, and it may not listen for minutes

@@ -1,10 +1,11 @@
 """Which requests are under way, and where the news of their answers go."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sglang.srt.core.messages import RequestOutput
 from sglang.srt.entrypoints.output_stream import OutputStream
+from sglang.srt.observability.answer_watch import AnswerWatch
 
 
 class DuplicateRequest(Exception):
@@ -25,12 +26,14 @@ class OpenStreams:
         """Requests."""
         return len(self._groups)
 
-    def open(self, request_id: str, rids: Sequence[str]) -> OutputStream:
+    def open(
+        self, request_id: str, rids: Sequence[str], watches: Mapping[str, AnswerWatch] | None = None
+    ) -> OutputStream:
         """Raises DuplicateRequest."""
         for rid in (request_id, *rids):
             if rid in self._groups or rid in self._streams:
                 raise DuplicateRequest(f"Duplicate request ID detected: {rid}")
-        stream = OutputStream(rids)
+        stream = OutputStream(rids, watches)
         self._groups[request_id] = stream.rids
         self._streams.update(dict.fromkeys(stream.rids, stream))
         self.num_unfinished += len(stream.rids)

@@ -1,9 +1,10 @@
 """What the scheduler has said about a request's answers and nobody has sent on yet."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sglang.srt.core.messages import LogprobRows, RequestOutput
+from sglang.srt.observability.answer_watch import AnswerWatch
 
 
 class OutputStream:
@@ -12,7 +13,11 @@ class OutputStream:
     So a slow client costs no more memory than its answer, and gets fewer, larger messages.
     """
 
-    def __init__(self, rids: Sequence[str]) -> None:
+    def __init__(
+        self, rids: Sequence[str], watches: Mapping[str, AnswerWatch] | None = None
+    ) -> None:
+        """`watches`, by rid, are told of the news as it comes."""
+        self._watches = watches or {}
         self.rids = tuple(rids)
         self.unfinished = set(rids)
         self._pending: dict[str, RequestOutput] = {}
@@ -24,6 +29,8 @@ class OutputStream:
         return bool(self._pending) or self._error is not None
 
     def put(self, output: RequestOutput) -> None:
+        if (watch := self._watches.get(output.rid)) is not None:
+            watch.progressed(output)
         waiting = self._pending.get(output.rid)
         self._pending[output.rid] = merge(waiting, output) if waiting else output
         if output.finish is not None:
@@ -33,6 +40,8 @@ class OutputStream:
     def fail(self, error: Exception) -> None:
         """`take` raises `error` once everything before it is taken."""
         self._error = error
+        for rid in self._watches.keys() & self.unfinished:
+            self._watches[rid].failed(str(error))
         self._news.set()
 
     async def take(self) -> list[RequestOutput]:

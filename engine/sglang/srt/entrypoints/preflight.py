@@ -8,6 +8,7 @@ import socket
 import msgspec
 
 from sglang.srt.core.sampling_params import SamplingParams
+from sglang.srt.observability import tracing
 from sglang.srt.server_args import ServerArgs
 
 # What gateways fill in where a request is silent.
@@ -31,6 +32,7 @@ def check_launch(args: ServerArgs) -> None:
     check_preferred_sampling(args)
     check_ports(args)
     check_files(args)
+    check_packages(args)
 
 
 def check_preferred_sampling(args: ServerArgs) -> None:
@@ -46,6 +48,15 @@ def check_preferred_sampling(args: ServerArgs) -> None:
         params.check(vocab_size=0)  # no preferable one names a token
     except (ValueError, msgspec.ValidationError) as error:
         raise LaunchError(f"{flag}: {error}") from None
+
+
+def check_packages(args: ServerArgs) -> None:
+    """Raises LaunchError when an option needs packages that are not installed."""
+    if args.enable_trace:
+        try:
+            tracing.check_installed()
+        except ValueError as error:
+            raise LaunchError(str(error)) from None
 
 
 def check_ports(args: ServerArgs) -> None:

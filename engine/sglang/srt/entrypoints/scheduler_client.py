@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 
@@ -28,12 +28,15 @@ from sglang.srt.core.messages import (
     ShutdownInput,
     StepOutput,
 )
+from sglang.srt.entrypoints.kv_event_log import BUFFER_STEPS, KvEventLog
 from sglang.srt.entrypoints.open_streams import OpenStreams
 from sglang.srt.entrypoints.output_stream import OutputStream
+from sglang.srt.observability.answer_watch import Watches
 from sglang.srt.server_args import PortArgs
 
 logger = logging.getLogger(__name__)
 CONTROL_TIMEOUT = 60.0  # seconds
+NO_CONTEXT: Mapping[str, str] = {}
 
 
 class WorkerState(Enum):
@@ -63,8 +66,11 @@ class SchedulerClient:
         ports: PortArgs,
         on_progress: Callable[[LoadProgress], None] | None = None,
         max_queued: int | None = None,
+        kv_buffer_steps: int = BUFFER_STEPS,
     ) -> None:
-        """`max_queued`: answers that may be under way beyond those that can run at once."""
+        """`max_queued`: answers that may be under way beyond those that can run at once.
+        `kv_buffer_steps`: batches of KV events that can be replayed.
+        """
         self._context = zmq.asyncio.Context()
         # PUSH is used without asyncio: with no high-water mark a send never waits.
         self._push = zmq.Socket(zmq.Context.shadow(self._context.underlying), zmq.PUSH)
@@ -87,6 +93,9 @@ class SchedulerClient:
         self.state = WorkerState.LOADING
         self.reason = "starting"  # why the worker is not ready, in words
         self.load = LoadSnapshot()
+        self.kv_events = KvEventLog(kv_buffer_steps)
+        self.watches = Watches(None, ())  # of the answers from now on
+        self.on_durations: Callable[[Mapping[str, Sequence[float]]], None] = lambda _: None
         self.last_receive_time = 0.0  # seconds since the epoch
         self.num_received = 0  # messages of the scheduler
         self.became_ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
@@ -144,6 +153,7 @@ class SchedulerClient:
         self._failed.set()
         error = SchedulerUnavailable(reason)
         self._streams.fail(error)
+        self.kv_events.close(reason)
         for future in self._controls.values():
             if not future.done():
                 future.set_exception(error)
@@ -159,10 +169,16 @@ class SchedulerClient:
     # -------------------------------------------------------------- requests
 
     @contextmanager
-    def open(self, request_id: str, inputs: Sequence[GenerateInput]) -> Iterator[OutputStream]:
+    def open(
+        self,
+        request_id: str,
+        inputs: Sequence[GenerateInput],
+        context: Mapping[str, str] = NO_CONTEXT,
+    ) -> Iterator[OutputStream]:
         """Starts the answers of a request. Those unfinished when the block is left are aborted.
 
-        Raises QueueFull, DuplicateRequest or SchedulerUnavailable.
+        `context` is the caller's W3C trace context, by header. Raises QueueFull, DuplicateRequest
+        or SchedulerUnavailable.
         """
         if self.state is not WorkerState.READY:
             raise SchedulerUnavailable(self.reason)
@@ -171,12 +187,15 @@ class SchedulerClient:
             most = self.ready.max_running_requests + self._max_queued
             if self._streams.num_unfinished + len(inputs) > most:
                 raise QueueFull(QUEUE_FULL)
-        stream = self._streams.open(request_id, [entry.rid for entry in inputs])
+        watches = self.watches.begin(inputs, context)
+        stream = self._streams.open(request_id, [entry.rid for entry in inputs], watches)
         try:
             for entry in inputs:
                 self._send(entry)
             yield stream
         finally:
+            for watch in watches.values():
+                watch.close()
             if unfinished := self._streams.close(request_id, stream):
                 self._send_if_alive(AbortInput(rids=unfinished, message="The client is gone"))
 
@@ -239,6 +258,9 @@ class SchedulerClient:
         match value:
             case StepOutput():
                 self.load = value.load
+                self.kv_events.append(value.kv_events)
+                if value.durations:
+                    self.on_durations(value.durations)
                 for output in value.outputs:
                     self._streams.deliver(output)
             case ControlOutput():

@@ -11,13 +11,17 @@ from typing import Any
 import msgspec
 
 from sglang.srt.core.messages import Ready
+from sglang.srt.entrypoints import event_publisher
+from sglang.srt.entrypoints.observers import Observers
 from sglang.srt.entrypoints.scheduler_client import (
     SchedulerClient,
     SchedulerUnavailable,
     WorkerState,
 )
 from sglang.srt.entrypoints.tokenizer_bundle import TokenizerBundle
-from sglang.srt.observability.metrics import EngineMetrics, WorkerSnapshot
+from sglang.srt.observability.answer_watch import Watches
+from sglang.srt.observability.metrics import EngineMetrics
+from sglang.srt.observability.series import WorkerSnapshot
 from sglang.srt.server_args import ServerArgs
 from sglang.version import __version__
 
@@ -37,8 +41,15 @@ class EngineService:
         self.client = client
         self.start_time = time.time()  # seconds since the epoch
         self.metrics = EngineMetrics(
-            str(args.served_model_name), self._snapshot, with_latencies=args.enable_metrics
+            str(args.served_model_name),
+            self._snapshot,
+            buckets=args.histogram_buckets,
+            extra_labels=args.metric_labels,
         )
+        self.observers = Observers(args)
+        client.watches = Watches(self.metrics.latencies, self.observers.active)
+        if self.metrics.latencies is not None:
+            client.on_durations = self.metrics.latencies.worked
         self._bundle: asyncio.Task[TokenizerBundle] | None = None
 
     @property
@@ -61,7 +72,7 @@ class EngineService:
             "model_path": args.model_path,
             "tokenizer_path": self._tokenizer_path(),
             "served_model_name": args.served_model_name,
-            "is_generation": True,
+            "is_generation": not args.is_embedding,
             "weight_version": args.weight_version,
             "preferred_sampling_params": args.preferred_sampling_params or "",
             "default_sampling_params_json": json.dumps(self._default_sampling()),
@@ -83,7 +94,7 @@ class EngineService:
             **self.scheduler_info(),
             "version": __version__,
             "uptime_seconds": time.time() - self.start_time,
-            "kv_events": None,
+            "kv_events": event_publisher.describe(self.args.kv_events, self.ready.page_size),
             "internal_states": [self.internal_state()],
         }
 
@@ -98,6 +109,7 @@ class EngineService:
             "max_running_requests": ready.max_running_requests,
             "max_total_tokens": ready.max_total_num_tokens,
             "page_size": ready.page_size,
+            "kv_cache_dtype": ready.kv_cache_dtype,
         }
 
     def scheduler_info(self) -> dict[str, Any]:
@@ -118,12 +130,14 @@ class EngineService:
             "cache_evictable_tokens": load.num_evictable_tokens,
             "cache_evicted_tokens_total": load.evicted_tokens_total,
             "token_usage": load.token_usage,
+            "kv_bytes_per_token": ready.kv_cell_bytes,
             "last_gen_throughput": load.gen_throughput,
             "effective_max_running_requests_per_dp": ready.max_running_requests,
             "startup_time": ready.startup_seconds,
             "memory_usage": {
                 "weight": ready.weight_bytes / GIGABYTE,
                 "kvcache": ready.kv_cell_bytes * ready.max_total_num_tokens / GIGABYTE,
+                "kv_cell_bytes": ready.kv_cell_bytes,
                 "graph": 0.0,
                 "token_capacity": ready.max_total_num_tokens,
             },
@@ -141,7 +155,7 @@ class EngineService:
         if everything or "memory" in include:
             record["memory"] = self._memory_load()
         if everything or "queues" in include:
-            record["queues"] = {"waiting": record["num_waiting_reqs"]}
+            record["queues"] = self._queue_load()
         return {
             "timestamp": datetime.now(timezone.utc).isoformat(),
             "version": __version__,
@@ -151,7 +165,7 @@ class EngineService:
 
     def _core_load(self) -> dict[str, Any]:
         load = self.client.load
-        running, most = load.num_running_reqs, load.max_running_requests
+        running = load.num_running_reqs
         return {
             "dp_rank": 0,
             "num_running_reqs": running,
@@ -163,8 +177,17 @@ class EngineService:
             "token_usage": load.token_usage,
             "gen_throughput": load.gen_throughput,
             "cache_hit_rate": load.cache_hit_rate,
-            "utilization": running / most if most else 0.0,
-            "max_running_requests": most,
+            "utilization": load.utilization,
+            "max_running_requests": load.max_running_requests,
+        }
+
+    def _queue_load(self) -> dict[str, int]:
+        """Those that wait; `grammar` and `retracted` are parts of `waiting`."""
+        load = self.client.load
+        return {
+            "waiting": load.num_waiting_reqs,
+            "grammar": load.num_grammar_queue_reqs,
+            "retracted": load.num_retracted_reqs,
         }
 
     def _memory_load(self) -> dict[str, Any]:

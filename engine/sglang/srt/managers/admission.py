@@ -8,6 +8,7 @@ from sglang.srt.core.config import PriorityConfig
 from sglang.srt.core.messages import FinishReason, GenerateInput
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
+from sglang.srt.sampling.custom_logit_processor import find_processor, is_registered
 
 NO_PRIORITIES = PriorityConfig()
 
@@ -21,6 +22,8 @@ class Limits:
     vocab_size: int
     eos_token_ids: frozenset[int]
     has_grammar_backend: bool = False
+    allows_uploaded_processors: bool = False
+    is_embedding: bool = False  # the model answers with vectors, and with nothing else
 
     @property
     def max_req_input_len(self) -> int:
@@ -43,11 +46,12 @@ def admit(request: GenerateInput, limits: Limits, priority: PriorityConfig = NO_
     against the context); what is refused here depends on the pool and on what this engine serves.
     """
     _assert_checked(request, limits)
+    _check_kind(request, limits)
     _check_pool(len(request.input_ids), limits)
     _check_constraint(request.sampling, limits)
     _check_priority(request.priority, priority)
     prompt_len = len(request.input_ids)
-    return Req(
+    req = Req(
         rid=request.rid,
         origin_input_ids=request.input_ids,
         sampling_params=_with_length(request.sampling, prompt_len, limits),
@@ -56,13 +60,29 @@ def admit(request: GenerateInput, limits: Limits, priority: PriorityConfig = NO_
         logprob_start_len=request.logprob_start_len,
         top_logprobs_num=request.top_logprobs_num,
         token_ids_logprob=request.token_ids_logprob,
+        wants_embedding=request.wants_embedding,
         stream=request.stream,
         priority=request.priority,
         extra_key=request.extra_key,
         routing_key=request.routing_key,
         session_id=request.session.id if request.session is not None else None,
         deadline=request.deadline,
+        answer_index=request.answer_index,
     )
+    if request.custom_logit_processor:
+        _attach_processor(req, request.custom_logit_processor, limits)
+    return req
+
+
+def _attach_processor(req: Req, text: str, limits: Limits) -> None:
+    try:
+        req.logit_processor = find_processor(
+            text, allows_uploaded=limits.allows_uploaded_processors
+        )
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    req.has_uploaded_processor = not is_registered(text)
+    req.logit_processor_params = {**(req.sampling_params.custom_params or {}), "__req__": req}
 
 
 def _assert_checked(request: GenerateInput, limits: Limits) -> None:
@@ -70,6 +90,18 @@ def _assert_checked(request: GenerateInput, limits: Limits) -> None:
     assert 0 < len(ids) < limits.context_len, f"{request.rid}: a prompt of {len(ids)} tokens"
     assert min(ids) >= 0 and max(ids) < limits.vocab_size, f"{request.rid}: foreign token ids"
     assert -1 <= start <= len(ids), f"{request.rid}: logprob_start_len is {start}"
+
+
+def _check_kind(request: GenerateInput, limits: Limits) -> None:
+    if request.wants_embedding and not limits.is_embedding:
+        raise Refused(
+            "This engine generates text and gives no embeddings; start one with --is-embedding."
+        )
+    if limits.is_embedding and not request.wants_embedding:
+        raise Refused(
+            "This engine was started with --is-embedding and generates no text; ask it for "
+            "embeddings, or start one without --is-embedding."
+        )
 
 
 def _check_pool(prompt_len: int, limits: Limits) -> None:

@@ -72,6 +72,7 @@ def mixed_batch(prompts: ScheduleBatch, answers: ScheduleBatch) -> ScheduleBatch
         num_prompts=prompts.num_prompts,
         extend_prefix_lens=prompts.extend_prefix_lens + [n - 1 for n in second.seq_lens],
         extend_seq_lens=prompts.extend_seq_lens + [1] * len(answers.reqs),
+        kv_copies=prompts.kv_copies + answers.kv_copies,
     )
 
 

@@ -3,8 +3,19 @@
 from collections.abc import Callable, Mapping
 
 from sglang.srt.core.messages import ControlInput, ControlOutput
+from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache
 
 Operation = Callable[[Mapping[str, object]], dict[str, object]]
+
+
+def start_kv_events(cache: BasePrefixCache) -> Operation:
+    """From the first call on, steps report what the cache stores and drops."""
+
+    def start(args: Mapping[str, object]) -> dict[str, object]:
+        cache.start_kv_events()
+        return {}
+
+    return start
 
 
 class ControlTable:

@@ -64,7 +64,7 @@ class RunningBatch:
     def riders(self, chunk: int | None) -> list[Req]:
         """Those that may get their token in a pass that computes prompts: all or nobody.
 
-        They leave at least half of the chunk, and a page, to the prompts. Logprobs are not computed there.
+        They leave at least half of the chunk, and a page, to the prompts, and want no logprobs.
         """
         reqs = self.growing()
         if chunk is not None and chunk - len(reqs) < max(chunk // 2, self._memory.page_size):
@@ -82,7 +82,9 @@ class RunningBatch:
         if not reqs:
             return None
         self._ratio.decay()
-        return decode_batch(reqs, self._memory.decode(reqs))
+        batch = decode_batch(reqs, self._memory.decode(reqs))
+        batch.kv_copies = self._memory.take_kv_copies()
+        return batch
 
     def plan(self, *, others_hold_memory: bool) -> DecodePlan:
         """Allocates the next slots; retracts requests until they fit.

@@ -75,6 +75,7 @@ class LiveRequests:
     def end(self, req: Req, reason: FinishReason) -> None:
         """Gives back the memory of a request that is in no place any more."""
         req.finished_reason = reason
+        self._memory.host_tier.end_prefetch(req.rid)
         if req.state is RequestState.RUNNING:
             # What a broken pass has written must not reach anybody else.
             self._memory.release(req, keep=reason.status_code != 500)
@@ -88,7 +89,7 @@ class LiveRequests:
         late = [(req, EXPIRED) for req in self if req.deadline is not None and now >= req.deadline]
         if waiting_timeout is not None:
             for req in (*self._waiting, *self._grammars.grammar_queue):
-                if now - req.arrived_at >= waiting_timeout and not req.num_retractions:
+                if now - req.times.received >= waiting_timeout and not req.num_retractions:
                     late.append((req, waited_too_long(waiting_timeout)))
         return late
 
@@ -96,7 +97,9 @@ class LiveRequests:
         """The first moment at which `late` may find one; None: never."""
         moments = [req.deadline for req in self if req.deadline is not None]
         if waiting_timeout is not None:
-            moments += [req.arrived_at + waiting_timeout for req in self if not req.num_retractions]
+            moments += [
+                req.times.received + waiting_timeout for req in self if not req.num_retractions
+            ]
         return min(moments, default=None)
 
     def holders(self) -> list[Req]:

@@ -43,10 +43,13 @@ def _news(req: Req) -> RequestOutput:
         prompt_tokens=len(req.origin_input_ids),
         completion_tokens=len(req.output_ids),
         cached_tokens=req.cached_tokens,
+        cached_tokens_details=req.cached_tokens_details,
         num_retractions=req.num_retractions,
         finish=req.finished_reason,
+        times=req.times if req.finished else None,
         output_logprobs=_rows_from(req.output_logprobs, first) if req.return_logprob else None,
         input_logprobs=req.input_logprobs,
+        embedding=req.embedding,
     )
     req.num_sent_tokens, req.input_logprobs = len(req.output_ids), None
     return output

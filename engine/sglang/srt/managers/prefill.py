@@ -120,6 +120,7 @@ class PrefillPlanner:
             return None
         slots = self._memory.extend(draft.reqs, draft.new_lens)
         batch = prefill_batch(draft.reqs, draft.new_lens, slots)
+        batch.kv_copies = self._memory.take_kv_copies()
         final = zip(draft.reqs, batch.layout.is_final, strict=True)
         self.joining += [req for req, is_final in final if is_final]
         return batch
@@ -143,7 +144,7 @@ class PrefillPlanner:
         expected = sum(reserved_new_tokens(req) for req in running) * new_token_ratio
         return PrefillBudget(
             room=memory - int(expected),
-            memory=memory,
+            memory=self._memory.room_now(),
             input=self._config.max_prefill_tokens,
             chunk=self._config.chunked_prefill_size,
         )
@@ -159,6 +160,8 @@ class PrefillPlanner:
             if len(draft.reqs) >= limit:
                 self.blocked = req
                 return
+            if self._memory.is_prefetching(req):
+                continue
             self._attach_prefix(req, draft.budget)
             waits = self._gains_by_waiting(req, computed + draft.reqs, drafted)
             if waits or not self._add(req, draft, alone=not (running or draft.reqs)):
@@ -175,7 +178,7 @@ class PrefillPlanner:
     def _attach_prefix(self, req: Req, budget: PrefillBudget) -> None:
         """What the lock takes out of what can be evicted is no room any more."""
         before = self._memory.room()
-        self._memory.attach_prefix(req)
+        self._memory.attach_prefix(req, quota=budget.room)
         budget.lock(before - self._memory.room())
 
     def _gains_by_waiting(self, req: Req, reqs: list[Req], drafted: _DraftedPrefixes) -> bool:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 import zmq
 
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, create_grammar_backend
@@ -29,7 +30,9 @@ from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.mem_cache.base_prefix_cache import CacheInitParams
 from sglang.srt.mem_cache.registry import TreeCacheBuildContext, create_tree_cache
 from sglang.srt.mem_cache.request_memory import RequestMemory
+from sglang.srt.model_executor.memory import available_bytes
 from sglang.srt.model_loader.assets import ensure_assets
+from sglang.srt.model_loader.fingerprint import weights_fingerprint
 from sglang.srt.server_args import ServerArgs
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
@@ -115,7 +118,11 @@ def parts_of(
         worker=worker,
         memory=_request_memory(target, server_args),
         config=target.schedule_config,
-        limits=limits_of(target, has_grammar_backend=grammar_backend is not None),
+        limits=limits_of(
+            target,
+            has_grammar_backend=grammar_backend is not None,
+            allows_uploaded_processors=server_args.enable_custom_logit_processor,
+        ),
         make_stop_text=stop_text_factory(tokenizer_folder(server_args)),
         grammar_backend=grammar_backend,
         release_caches=target.release_caches,
@@ -136,24 +143,33 @@ def _grammar_backend(worker: TpModelWorker, server_args: ServerArgs) -> BaseGram
     )
 
 
-def limits_of(worker: TpModelWorker, *, has_grammar_backend: bool = False) -> Limits:
+def limits_of(
+    worker: TpModelWorker,
+    *,
+    has_grammar_backend: bool = False,
+    allows_uploaded_processors: bool = False,
+) -> Limits:
     return Limits(
         context_len=worker.cache_config.context_len,
         pool_len=worker.memory.token_to_kv_pool_allocator.size,
         vocab_size=worker.model_config.vocab_size,
         eos_token_ids=frozenset(worker.model_config.eos_token_ids),
         has_grammar_backend=has_grammar_backend,
+        allows_uploaded_processors=allows_uploaded_processors,
+        is_embedding=worker.is_embedding,
     )
 
 
 def _request_memory(worker: TpModelWorker, server_args: ServerArgs) -> RequestMemory:
     config, pools = worker.cache_config, worker.memory
+    has_tiers = server_args.enable_hierarchical_cache
     params = CacheInitParams(
         disable=config.disable_radix_cache,
         req_to_token_pool=pools.req_to_token_pool,
         token_to_kv_pool_allocator=pools.token_to_kv_pool_allocator,
         page_size=config.page_size,
         eviction_policy=config.radix_eviction_policy,
+        enable_kv_cache_events=server_args.kv_events.is_on,
     )
     context = TreeCacheBuildContext(
         server_args=server_args,
@@ -161,19 +177,45 @@ def _request_memory(worker: TpModelWorker, server_args: ServerArgs) -> RequestMe
         disable_radix_cache=config.disable_radix_cache,
         effective_chunked_prefill_size=worker.schedule_config.chunked_prefill_size,
         tp_worker=worker,
+        enable_hierarchical_cache=has_tiers,
+        model_config=worker.model_config,
+        weights_fingerprint=_fingerprint(worker, server_args) if has_tiers else "",
+        host_memory_bytes=_host_memory_bytes(worker) if has_tiers else None,
     )
     return RequestMemory(
         create_tree_cache(context), pools.req_to_token_pool, pools.token_to_kv_pool_allocator
     )
 
 
+def _fingerprint(worker: TpModelWorker, server_args: ServerArgs) -> str:
+    """Changes with whatever changes the KV of a token."""
+    runner, path = worker.runner, worker.model_config.model_path
+    return weights_fingerprint(path, server_args.load_format == "dummy", runner.dtype)
+
+
+def _host_memory_bytes(worker: TpModelWorker) -> int:
+    """What a second tier may take. A pool on the CPU takes its memory only as it is used."""
+    runner = worker.runner
+    on_cpu = runner.device.type == "cpu"
+    promised = worker.cache_config.max_total_tokens * runner.kv_dims.cell_bytes if on_cpu else 0
+    return max(available_bytes(torch.device("cpu")) - promised, 0)
+
+
 def warm_up(scheduler: "Scheduler") -> None:
     """One real generation: kernels are loaded and a broken model shows before traffic comes."""
     limits = scheduler.limits
-    params = SamplingParams(max_new_tokens=min(2, limits.context_len - 1), ignore_eos=True)
+    num_tokens = 0 if limits.is_embedding else min(2, limits.context_len - 1)
+    params = SamplingParams(max_new_tokens=num_tokens, ignore_eos=True)
     token = min(limits.eos_token_ids, default=0)
     scheduler.process_input_requests(
-        [GenerateInput(rid=WARM_UP_RID, input_ids=[token], sampling=params.normalized())]
+        [
+            GenerateInput(
+                rid=WARM_UP_RID,
+                input_ids=[token],
+                sampling=params.normalized(),
+                wants_embedding=limits.is_embedding,
+            )
+        ]
     )
     req = scheduler.live.get(WARM_UP_RID)
     while batch := scheduler.get_next_batch_to_run():
@@ -212,6 +254,7 @@ def ready_message(worker: TpModelWorker, server_args: ServerArgs, startup_second
         max_running_requests=worker.schedule_config.max_running_requests,
         page_size=worker.cache_config.page_size,
         kv_cell_bytes=worker.runner.kv_dims.cell_bytes,
+        kv_cache_dtype=str(worker.runner.kv_dims.dtype).removeprefix("torch."),
         weight_bytes=worker.runner.weight_bytes,
         startup_seconds=startup_seconds,
     )

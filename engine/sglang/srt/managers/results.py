@@ -50,6 +50,8 @@ class Results:
             if not batch.layout.is_final[i]:
                 self._memory.share_prompt(req, chunked=True)
                 continue
+            if result.embeddings is not None:
+                req.embedding = result.embeddings[i]
             num_new_tokens += self._take_token(req, token_id, output_rows)
             self._settle(req, is_prompt)
         self._stats.stepped(num_new_tokens)
@@ -57,8 +59,7 @@ class Results:
     def end(self, req: Req, reason: FinishReason) -> None:
         """The last thing that happens to a request; it is in no place any more."""
         self._live.end(req, reason)
-        if reason.type == "abort":
-            self._stats.aborted()
+        self._stats.ended(req)
         self._when_ended(req)
         self._outputs.progressed(req)
 

@@ -23,8 +23,9 @@ from sglang.srt.core.messages import (
 from sglang.srt.core.request import Req, RequestState
 from sglang.srt.managers.admission import Refused, admit
 from sglang.srt.managers.batch_layout import mixed_batch
-from sglang.srt.managers.control import ControlTable
+from sglang.srt.managers.control import ControlTable, start_kv_events
 from sglang.srt.managers.decode import RunningBatch, victim_key
+from sglang.srt.managers.hicache_control import hicache_operations
 from sglang.srt.managers.inbox import Inbox
 from sglang.srt.managers.live_requests import LiveRequests
 from sglang.srt.managers.load_stats import LoadStats
@@ -86,9 +87,11 @@ class Scheduler:
         )
         self.stop_rules = StopRules(parts.limits.vocab_size, parts.make_stop_text)
         self.outputs = OutputAssembler(config.stream_interval)
-        self.stats = LoadStats(memory, parts.clock)
         self.watchdog = Watchdog(config.watchdog_timeout)
         self.grammar_manager = GrammarManager(parts.grammar_backend, clock=parts.clock)
+        self.stats = LoadStats(
+            memory, self.grammar_manager.counters, parts.clock, config.decode_log_interval
+        )
         self.sessions = Sessions(parts.limits.context_len, parts.clock)
         self.live = LiveRequests(
             memory, self.waiting, self.prefill, self.running, self.grammar_manager
@@ -100,8 +103,8 @@ class Scheduler:
             (self.stop_rules, self.outputs, self.stats),
             self.sessions.ended,
         )
-        self.news = News(parts.outbox, self.outputs, self.stats)
-        self.news.watch(self.live, self.waiting, self.ratio)
+        self.news = News(parts.outbox, self.outputs, self.stats, memory.tree_cache)
+        self.news.watch(self.live, self.waiting, self.ratio, self.grammar_manager)
         self.lane = ForwardLane(self) if config.overlap else None
         self.catch_up: Callable[[], None] = self.lane.settle if self.lane else lambda: None
         self.control = ControlTable(
@@ -112,6 +115,8 @@ class Scheduler:
                 "continue_generation": self.continue_generation,
                 "open_session": self.sessions.open,
                 "close_session": self.sessions.close,
+                "kv_events": start_kv_events(memory.tree_cache),
+                **hicache_operations(memory.tree_cache),
             }
         )
         self.paused = False
@@ -219,9 +224,10 @@ class Scheduler:
                 self.prefill.blocked, self.running, self.ratio.value, self.catch_up
             )
             self.waiting.put_back(victims)
-            self.stats.retracted(len(victims))
+            self.stats.retracted(victims)
             if victims and batch is None:
                 batch = plan()
+        self.stats.planned(batch)
         if batch is None or not self.config.mixed_chunk or batch.wants_logprobs:
             return batch
         answers = self.running.batch() if self.running.riders(chunk) else None
@@ -237,7 +243,7 @@ class Scheduler:
         others = self.prefill.chunked is not None or bool(self.prefill.joining)
         plan = self.running.plan(others_hold_memory=others)
         self.waiting.put_back(plan.retracted)
-        self.stats.retracted(len(plan.retracted))
+        self.stats.retracted(plan.retracted)
         if plan.out_of_memory is not None:
             self.results.end(plan.out_of_memory, outgrown(plan.out_of_memory, self.memory.size))
         return plan.batch
@@ -245,17 +251,20 @@ class Scheduler:
     def run_batch(self, batch: ScheduleBatch) -> GenerationBatchResult:
         """Computes; with overlap in the thread of the lane."""
         with self.watchdog.watch():
-            for copy in batch.kv_copies:
-                copy()
+            batch.run_kv_copies()
             return self.worker.forward_batch_generation(batch)
 
     def process_batch_result(self, batch: ScheduleBatch, result: GenerationBatchResult) -> None:
         self._rested = False
+        self.stats.computed(batch)
         self.results.take(batch, result)
         self.news.report()
 
     def on_idle(self) -> None:
         """Nothing to compute: the moment to check that no memory is lost."""
+        for copy in self.memory.take_kv_copies():
+            copy()
+        self.memory.host_tier.wait_for_storage()
         self.memory.check_integrity(self.live.holders())
         self.ratio.reset()
         self.stats.idled()
@@ -265,24 +274,24 @@ class Scheduler:
     # ---------------------------------------------------------------- requests
 
     def handle_generate_request(self, request: GenerateInput) -> None:
-        self.stats.received()
+        self.stats.received(request)
         self._rested = False
         try:
             if request.rid in self.live:
                 raise Refused(f"Duplicate request ID detected: {request.rid}")
             whole, turn = self.sessions.extended(request)
             req = admit(whole, self.limits, self.config.priority)
-            req.arrived_at = self._clock()
             self.stop_rules.prepare(req)
             if not self.live.has_room_for(req):
                 if (less_urgent := self.priorities.displaced_by(req, self.waiting)) is None:
                     raise Refused(QUEUE_FULL, status_code=503)
                 self._abort(less_urgent, DISPLACED)
         except Refused as refused:
-            self.stats.aborted()
+            self.stats.refused()
             self.outputs.refused(request.rid, len(request.input_ids), refused.reason)
         else:
             self.sessions.begin(request, turn)
+            self.stats.accepted(req)
             self.live.add(req)
 
     def abort_request(self, request: AbortInput) -> None:
@@ -378,6 +387,7 @@ def run_scheduler_process(server_args: ServerArgs, port_args: PortArgs, gpu_id: 
                 warm_up(scheduler)
             outbox.send(ready_message(target, server_args, time.monotonic() - start))
             scheduler.run_event_loop()
+            scheduler.memory.host_tier.close()
         except CannotServe as error:
             outbox.send(Failed(message=str(error)))
             sys.exit(1)

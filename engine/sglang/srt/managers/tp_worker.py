@@ -26,6 +26,7 @@ class TpModelWorker:
         self, server_args: ServerArgs, gpu_id: int = 0, progress: ProgressCallback | None = None
     ) -> None:
         self.gpu_id = gpu_id
+        self.is_embedding = server_args.is_embedding
         self.model_config = ModelConfig.from_path(
             Path(server_args.model_path), server_args.context_length
         )
@@ -39,9 +40,13 @@ class TpModelWorker:
         self.runner.attach_memory(self.memory.req_to_token_pool, self.memory.token_to_kv_pool)
 
     def forward_batch_generation(self, batch: ScheduleBatch) -> GenerationBatchResult:
-        """One pass and one token per request."""
+        """One pass and one token per request, or one vector of a model that embeds."""
         forward_batch = build_forward_batch(batch)
         logits_output = self.runner.forward(forward_batch)
+        if logits_output.embeddings is not None:
+            nothing, no_rows = [0] * batch.batch_size, [None] * batch.batch_size
+            vectors = logits_output.embeddings.tolist()
+            return GenerationBatchResult(nothing, [*no_rows], [*no_rows], vectors)
         batch.wait_for_history()
         return self.runner.sample(logits_output, batch.reqs, forward_batch)
 
@@ -91,8 +96,13 @@ def _runner_config(args: ServerArgs) -> RunnerConfig:
     return RunnerConfig(
         device=args.device or "cpu",
         dtype=args.dtype,
+        kv_cache_dtype=args.kv_cache_dtype,
         load_format=args.load_format,
         attention_backend=args.attention_backend,
+        prefill_attention_backend=args.prefill_attention_backend,
+        decode_attention_backend=args.decode_attention_backend,
+        triton_attention_num_kv_splits=args.triton_attention_num_kv_splits,
         memory=MemoryWishes(args.page_size, args.mem_fraction_static, args.max_total_tokens),
         random_seed=args.random_seed,
+        is_embedding=args.is_embedding,
     )

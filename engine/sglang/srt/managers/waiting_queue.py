@@ -25,6 +25,9 @@ class WaitingQueue:
     def remove(self, req: Req) -> None:
         self.reqs.remove(req)
 
+    def num_retracted(self) -> int:
+        return sum(req.num_retractions > 0 for req in self.reqs)
+
     def num_uncached_tokens(self) -> int:
         """What the cache would not give, as of the last time that each request was looked up.
 

@@ -1,6 +1,6 @@
 """Hands out slots of the KV pool, in whole pages, lowest first."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -45,6 +45,15 @@ class BaseTokenToKVPoolAllocator:
 
     def get_kvcache(self) -> "KVCache | None":
         return self._kvcache
+
+    def get_cpu_copy(self, indices: torch.Tensor) -> Any:
+        """What the pool holds in these slots, in host memory; for `load_cpu_copy` alone."""
+        assert self._kvcache is not None, "an allocator without a pool has nothing to copy"
+        return self._kvcache.get_cpu_copy(indices)
+
+    def load_cpu_copy(self, kv_cache_cpu: Any, indices: torch.Tensor) -> None:
+        assert self._kvcache is not None, "an allocator without a pool has nothing to fill"
+        self._kvcache.load_cpu_copy(kv_cache_cpu, indices)
 
     def available_size(self) -> int:
         return (len(self.free_pages) + self._num_released) * self.page_size

@@ -26,16 +26,37 @@ class AttentionLayer(Protocol):
 
 @dataclass(frozen=True)
 class KVDims:
-    """What one token costs in the pool."""
+    """What a model keeps of a token, and the type that it is kept in.
+
+    With `latent_rank` (multi-head latent attention) a layer keeps one latent of `head_dim` numbers
+    in place of a key and a value; the first `latent_rank` of them are what values are made of.
+    """
 
     num_layers: int
     num_kv_heads: int
     head_dim: int
     dtype: torch.dtype
+    latent_rank: int = 0
 
     @property
     def cell_bytes(self) -> int:
-        return kv_cell_bytes(self.num_layers, self.num_kv_heads, self.head_dim, self.dtype.itemsize)
+        v_head_dim = 0 if self.latent_rank else self.head_dim
+        return kv_cell_bytes(
+            self.num_layers, self.num_kv_heads, self.head_dim, self.dtype.itemsize, v_head_dim
+        )
+
+    def arithmetic(self) -> str:
+        """The cell as a product, for people."""
+        numbers = (
+            f"a latent of {self.head_dim} numbers"
+            if self.latent_rank
+            else f"key and value x {self.num_kv_heads} heads x {self.head_dim} numbers"
+        )
+        name = str(self.dtype).removeprefix("torch.")
+        return (
+            f"{self.num_layers} layers x {numbers} x {self.dtype.itemsize} bytes ({name}) = "
+            f"{self.cell_bytes} bytes a token"
+        )
 
 
 @dataclass(frozen=True)
@@ -53,20 +74,32 @@ class Memory:
     """The pools of one worker."""
 
     req_to_token_pool: "ReqToTokenPool"
-    token_to_kv_pool: "MHATokenToKVPool"
+    token_to_kv_pool: "KVCache"
     token_to_kv_pool_allocator: BaseTokenToKVPoolAllocator
 
 
-def kv_cell_bytes(num_layers: int, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> int:
-    """Bytes of one token: a key and a value in every layer."""
-    return 2 * num_layers * num_kv_heads * head_dim * dtype_bytes
+def kv_cell_bytes(
+    num_layers: int,
+    num_kv_heads: int,
+    head_dim: int,
+    dtype_bytes: int,
+    v_head_dim: int | None = None,
+) -> int:
+    """Bytes of one token: a key and a value in every layer.
+
+    v_head_dim: numbers of a value; None: as many as a key has, 0: values are made of the keys.
+    """
+    if v_head_dim is None:
+        v_head_dim = head_dim
+    return num_layers * num_kv_heads * (head_dim + v_head_dim) * dtype_bytes
 
 
 def build_memory(dims: KVDims, sizes: PoolSizes, device: str) -> Memory:
     """Allocates the KV buffers and the tables that address them."""
     page_size = sizes.page_size
     num_tokens = sizes.num_tokens // page_size * page_size
-    kv_pool = MHATokenToKVPool(num_tokens, page_size, dims, device)
+    pool_class = MLATokenToKVPool if dims.latent_rank else MHATokenToKVPool
+    kv_pool = pool_class(num_tokens, page_size, dims, device)
     allocator: BaseTokenToKVPoolAllocator
     if page_size == 1:
         allocator = TokenToKVPoolAllocator(num_tokens, dims.dtype, device, kv_pool)
@@ -120,7 +153,12 @@ class ReqToTokenPool:
 
 
 class KVCache(ABC):
-    """Keys and values of every layer, addressed by slot."""
+    """Keys and values of every layer, addressed by slot, as numbers of `dtype`.
+
+    That may be a smaller type than the model computes in: who reads converts what it gathered.
+    """
+
+    num_layers: int = 0  # that keep something here
 
     def __init__(self, size: int, page_size: int, dtype: torch.dtype, device: str) -> None:
         self.size = size
@@ -143,11 +181,41 @@ class KVCache(ABC):
         loc: torch.Tensor,
         cache_k: torch.Tensor,
         cache_v: torch.Tensor,
+        k_scale: float | None = None,
+        v_scale: float | None = None,
     ) -> None:
-        """Called once per layer and pass, before the pass attends. loc: [num_tokens] slots."""
+        """Called once per layer and pass, before the pass attends. loc: [num_tokens] slots.
+
+        What is stored is divided by the scale, if there is one; whoever attends multiplies by it.
+        """
+
+    def layer_buffers(self, layer_id: int) -> tuple[torch.Tensor, ...]:
+        """All that the layer keeps, each once: first dimension = slot."""
+        return self.get_kv_buffer(layer_id)
 
     def get_kv_buffer(self, layer_id: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self.get_key_buffer(layer_id), self.get_value_buffer(layer_id)
+
+    def get_kv_size_bytes(self) -> int:
+        """Of all buffers, the padding page included."""
+        return sum(
+            buffer.nbytes
+            for layer in range(self.num_layers)
+            for buffer in self.layer_buffers(layer)
+        )
+
+    def get_cpu_copy(self, indices: torch.Tensor) -> list[list[torch.Tensor]]:
+        """What stands in these slots, layer by layer, in memory of its own."""
+        return [
+            [buffer[indices].to("cpu") for buffer in self.layer_buffers(layer)]
+            for layer in range(self.num_layers)
+        ]
+
+    def load_cpu_copy(self, kv_cache_cpu: list[list[torch.Tensor]], indices: torch.Tensor) -> None:
+        """Writes a copy back, to the same or to other slots."""
+        for layer, copies in enumerate(kv_cache_cpu):
+            for buffer, copy in zip(self.layer_buffers(layer), copies, strict=True):
+                store(buffer, indices, copy.to(buffer.device))
 
 
 class MHATokenToKVPool(KVCache):
@@ -156,16 +224,11 @@ class MHATokenToKVPool(KVCache):
     def __init__(self, size: int, page_size: int, dims: KVDims, device: str) -> None:
         super().__init__(size, page_size, dims.dtype, device)
         self.dims = dims
+        self.num_layers = dims.num_layers
         # k_buffer[layer], v_buffer[layer]: [size + page_size, num_kv_heads, head_dim]
         shape = (size + page_size, dims.num_kv_heads, dims.head_dim)
-        self.k_buffer = self._buffers(shape)
-        self.v_buffer = self._buffers(shape)
-
-    def _buffers(self, shape: tuple[int, ...]) -> list[torch.Tensor]:
-        return [
-            zeroed(shape, self.dtype, torch.device(self.device))
-            for _ in range(self.dims.num_layers)
-        ]
+        self.k_buffer = _buffers(dims, shape, device)
+        self.v_buffer = _buffers(dims, shape, device)
 
     def get_key_buffer(self, layer_id: int) -> torch.Tensor:
         return self.k_buffer[layer_id]
@@ -179,11 +242,74 @@ class MHATokenToKVPool(KVCache):
         loc: torch.Tensor,
         cache_k: torch.Tensor,
         cache_v: torch.Tensor,
+        k_scale: float | None = None,
+        v_scale: float | None = None,
     ) -> None:
         # cache_k, cache_v: [num_tokens, num_kv_heads, head_dim]
-        # Assigning to buffer[loc] does the same in ten times the time.
-        self.k_buffer[layer.layer_id].index_copy_(0, loc, cache_k.to(self.dtype))
-        self.v_buffer[layer.layer_id].index_copy_(0, loc, cache_v.to(self.dtype))
+        store(self.k_buffer[layer.layer_id], loc, cache_k, k_scale)
+        store(self.v_buffer[layer.layer_id], loc, cache_v, v_scale)
+
+
+class MLATokenToKVPool(KVCache):
+    """Multi-head latent attention: one latent per token, which all heads share.
+
+    The whole latent is the key of the absorbed form, its first `latent_rank` numbers the value.
+    """
+
+    def __init__(self, size: int, page_size: int, dims: KVDims, device: str) -> None:
+        super().__init__(size, page_size, dims.dtype, device)
+        self.dims = dims
+        self.num_layers = dims.num_layers
+        self.kv_lora_rank = dims.latent_rank
+        self.qk_rope_head_dim = dims.head_dim - dims.latent_rank
+        # kv_buffer[layer]: [size + page_size, 1, kv_lora_rank + qk_rope_head_dim]
+        self.kv_buffer = _buffers(dims, (size + page_size, 1, dims.head_dim), device)
+
+    def get_key_buffer(self, layer_id: int) -> torch.Tensor:
+        return self.kv_buffer[layer_id]
+
+    def get_value_buffer(self, layer_id: int) -> torch.Tensor:
+        return self.kv_buffer[layer_id][..., : self.kv_lora_rank]
+
+    def layer_buffers(self, layer_id: int) -> tuple[torch.Tensor, ...]:
+        return (self.kv_buffer[layer_id],)
+
+    def set_kv_buffer(
+        self,
+        layer: AttentionLayer,
+        loc: torch.Tensor,
+        cache_k: torch.Tensor,
+        cache_v: torch.Tensor,
+        k_scale: float | None = None,
+        v_scale: float | None = None,
+    ) -> None:
+        # cache_k: [num_tokens, 1, kv_lora_rank + qk_rope_head_dim]; cache_v is a part of it
+        store(self.kv_buffer[layer.layer_id], loc, cache_k, k_scale)
+
+
+def store(
+    buffer: torch.Tensor, loc: torch.Tensor, values: torch.Tensor, scale: float | None = None
+) -> None:
+    """buffer[loc] = values / scale; assigning does the same in ten times the time."""
+    stored = rounded(values if scale is None else values / scale, buffer.dtype)
+    if buffer.dtype.itemsize == 1:
+        # torch copies bytes by index, but not 8-bit floats.
+        buffer, stored = buffer.view(torch.uint8), stored.contiguous().view(torch.uint8)
+    buffer.index_copy_(0, loc, stored)
+
+
+def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What an 8-bit type cannot hold becomes the largest number that it can: an infinity would
+    spoil every token that attends to it.
+    """
+    if dtype.itemsize == 1 and values.dtype != dtype:
+        largest = torch.finfo(dtype).max
+        values = values.clamp(-largest, largest)
+    return values.to(dtype)
+
+
+def _buffers(dims: KVDims, shape: tuple[int, ...], device: str) -> list[torch.Tensor]:
+    return [zeroed(shape, dims.dtype, torch.device(device)) for _ in range(dims.num_layers)]
 
 
 def zeroed(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from sglang.srt.core.kv_events import CPU_PINNED
 from sglang.srt.core.request import Req
 from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import (
@@ -21,6 +22,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     MatchResult,
 )
 from sglang.srt.mem_cache.evict_policy import get_eviction_strategy, victim_queue_class
+from sglang.srt.mem_cache.kv_events import KvEventRecorder
 from sglang.srt.mem_cache.radix_key import RadixKey, TreeNode, shown, whole_pages
 
 __all__ = ["RadixCache", "RadixKey", "TreeNode"]
@@ -48,6 +50,7 @@ class RadixCache(BasePrefixCache):
         self.eviction_strategy = get_eviction_strategy(params.eviction_policy)
         self._victims = victim_queue_class(self.eviction_strategy)
         self.counters = CacheCounters()
+        self.kv_events = KvEventRecorder(self.page_size) if params.enable_kv_cache_events else None
         self.reset()
 
     @classmethod
@@ -56,11 +59,15 @@ class RadixCache(BasePrefixCache):
         disable: bool = False,
         mock_allocator: BaseTokenToKVPoolAllocator | None = None,
         page_size: int = 1,
+        enable_kv_cache_events: bool = False,
     ) -> "RadixCache":
         """A tree without pools: values are token ids."""
         return cls(
             CacheInitParams(
-                disable=disable, token_to_kv_pool_allocator=mock_allocator, page_size=page_size
+                disable=disable,
+                token_to_kv_pool_allocator=mock_allocator,
+                page_size=page_size,
+                enable_kv_cache_events=enable_kv_cache_events,
             )
         )
 
@@ -71,6 +78,8 @@ class RadixCache(BasePrefixCache):
         self._evictable_leaves: dict[int, TreeNode] = {}
         self._evictable_size = 0
         self._protected_size = 0
+        if self.kv_events is not None:
+            self.kv_events.cleared()
 
     # ---------------------------------------------------------------- prefixes
 
@@ -83,7 +92,7 @@ class RadixCache(BasePrefixCache):
         if not self.disable:
             for node, _ in self._descend(key):
                 values.append(value_of(node))
-        return MatchResult(torch.cat(values), node)
+        return MatchResult(torch.cat(values), node, last_host_node=node, best_match_node=node)
 
     def insert(
         self, params: InsertParams | RadixKey, value: torch.Tensor | None = None
@@ -126,15 +135,17 @@ class RadixCache(BasePrefixCache):
     def _split(self, child: TreeNode, length: int) -> TreeNode:
         """A new parent takes the first `length` tokens of `child`."""
         assert child.parent is not None
-        value = value_of(child)
         head = TreeNode(priority=child.priority)
-        head.key, head.value = child.key[:length], value[:length].clone()
+        head.key, child.key = child.key[:length], child.key[length:]
+        head.value, child.value = _cut(child.value, length)
+        head.host_value, child.host_value = _cut(child.host_value, length)
+        head.host_ref_counter = child.host_ref_counter
         head.hit_count, head.lock_ref = child.hit_count, child.lock_ref
         head.last_access_time = child.last_access_time
         head.creation_time = child.creation_time
         head.parent = child.parent
         head.parent.children[head.key.child_key(self.page_size)] = head
-        child.key, child.value, child.parent = child.key[length:], value[length:].clone(), head
+        child.parent = head
         head.children[child.key.child_key(self.page_size)] = child
         if child.hash_value:
             pages = length // self.page_size
@@ -151,6 +162,8 @@ class RadixCache(BasePrefixCache):
         self._evictable_size += len(key)
         self._note(leaf)
         self._note(parent)
+        if self.kv_events is not None:
+            self.kv_events.stored(leaf)
 
     # ---------------------------------------------------------------- requests
 
@@ -168,7 +181,10 @@ class RadixCache(BasePrefixCache):
             prefix_len = self.insert(_insert_params(req, slots[:aligned])).prefix_len
             self._free(slots[protected:prefix_len])
             self._free(slots[aligned:])
-        self._release(req)
+        self.dec_lock_ref(req.last_node)
+        self.req_to_token_pool.free(req)
+        req.last_node, req.prefix_indices = None, None
+        req.kv_committed_len = req.kv_pending_len = req.cache_protected_len = 0
 
     def cache_unfinished_req(self, req: Req, chunked: bool = False) -> None:
         committed, protected = req.kv_committed_len, req.cache_protected_len
@@ -190,12 +206,6 @@ class RadixCache(BasePrefixCache):
         req.prefix_indices = torch.cat([match.device_indices, slots[aligned:]])
         req.last_node = match.last_device_node
         req.cache_protected_len = aligned
-
-    def _release(self, req: Req) -> None:
-        self.dec_lock_ref(req.last_node)
-        self.req_to_token_pool.free(req)
-        req.last_node, req.prefix_indices = None, None
-        req.kv_committed_len = req.kv_pending_len = req.cache_protected_len = 0
 
     # ---------------------------------------------------------------- eviction
 
@@ -223,6 +233,8 @@ class RadixCache(BasePrefixCache):
         self._evictable_size -= len(leaf.key)
         leaf.value = None
         self._note(parent)
+        if self.kv_events is not None:
+            self.kv_events.removed(leaf)
 
     def inc_lock_ref(self, node: TreeNode | None) -> IncLockRefResult:
         before = self._evictable_size
@@ -263,6 +275,19 @@ class RadixCache(BasePrefixCache):
     def protected_size(self) -> int:
         return self._protected_size
 
+    # ---------------------------------------------------------------- events
+
+    def start_kv_events(self) -> None:
+        if self.kv_events is not None:
+            return
+        self.kv_events = KvEventRecorder(self.page_size)
+        self.kv_events.cleared()
+        for node in _below(self.root_node):
+            if not node.evicted:
+                self.kv_events.stored(node)
+            if node.backuped:
+                self.kv_events.stored(node, CPU_PINNED)
+
     # ---------------------------------------------------------------- for people
 
     def pretty_print(self) -> None:
@@ -277,6 +302,22 @@ class RadixCache(BasePrefixCache):
 def value_of(node: TreeNode) -> torch.Tensor:
     assert node.value is not None, f"node {node.id} of the tree was evicted"
     return node.value
+
+
+def _below(root: TreeNode) -> Iterator[TreeNode]:
+    """All nodes but the root, parents first."""
+    stack = list(root.children.values())
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(node.children.values())
+
+
+def _cut(value: torch.Tensor | None, length: int) -> tuple[torch.Tensor | None, ...]:
+    """Both parts, in memory of their own."""
+    if value is None:
+        return None, None
+    return value[:length].clone(), value[length:].clone()
 
 
 def _insert_params(req: Req, slots: torch.Tensor, chunked: bool = False) -> InsertParams:

@@ -56,14 +56,29 @@ class RadixKey:
 
     def hash_page(self, start: int, end: int, previous: str | None = None) -> str:
         """SHA-256 of ids `start … end - 1`, chained to the page before; differs per namespace."""
-        digest = hashlib.sha256()
+        page = self[start:end]
+        return page.page_hashes(len(page), previous)[0]
+
+    def page_hashes(self, page_size: int, previous: str | None = None) -> list[str]:
+        """The chain of hashes of the whole pages; `previous` is the one of the page before.
+
+        A page's hash covers the digest before it, or else the namespace, and then its ids as
+        little-endian uint32.
+        """
         if previous is not None:
-            digest.update(bytes.fromhex(previous))
+            seed = bytes.fromhex(previous)
         elif self.extra_key is not None:
-            digest.update(b"\x00extra_key\x00" + self.extra_key.encode())
-        ids = self.token_ids[start:end]
-        digest.update(struct.pack(f"<{len(ids)}I", *ids))
-        return digest.hexdigest()
+            seed = b"\x00extra_key\x00" + self.extra_key.encode()
+        else:
+            seed = b""
+        data = struct.pack(f"<{len(self.token_ids)}I", *self.token_ids)
+        hashes = []
+        step = 4 * page_size
+        for start in range(0, len(data) - step + 1, step):
+            digest = hashlib.sha256(seed + data[start : start + step])
+            seed = digest.digest()
+            hashes.append(digest.hexdigest())
+        return hashes
 
 
 class TreeNode:

@@ -8,11 +8,12 @@ from sglang.extension.registry import source_of
 from sglang.srt.extension_points import RADIX_CACHE_BACKENDS
 from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache, CacheInitParams
 from sglang.srt.mem_cache.chunk_cache import ChunkCache
+from sglang.srt.mem_cache.hiradix_cache import HiCacheArgs, HiRadixCache
 from sglang.srt.mem_cache.radix_cache import RadixCache
 
 
-class CacheArgs(Protocol):
-    """The server option that this module reads."""
+class CacheArgs(HiCacheArgs, Protocol):
+    """The server options that this module reads, or hands on."""
 
     @property
     def radix_cache_backend(self) -> str | None: ...
@@ -29,6 +30,15 @@ class TreeCacheBuildContext:
     tp_worker: Any = None
     tp_size: int = 1
     tp_rank: int = 0
+    tp_group: Any = None
+    enable_hierarchical_cache: bool = False
+    is_hybrid_swa: bool = False
+    is_hybrid_ssm: bool = False
+    is_dsa: bool = False
+    full_tokens_per_layer: int | None = None
+    model_config: Any = None
+    weights_fingerprint: str = ""  # equal texts: equal KV of equal tokens
+    host_memory_bytes: int | None = None  # that a host tier may take; None: not known
 
 
 TreeCacheFactory = Callable[[TreeCacheBuildContext], BasePrefixCache]
@@ -51,8 +61,19 @@ def registered_radix_cache_backends() -> list[str]:
 
 
 def default_radix_cache_factory(ctx: TreeCacheBuildContext) -> BasePrefixCache:
-    """The radix tree, or no sharing at all with `--disable-radix-cache`."""
-    return ChunkCache(ctx.params) if ctx.disable_radix_cache else RadixCache(ctx.params)
+    """The radix tree, with a host tier if it is enabled; or no sharing at all with
+    `--disable-radix-cache`.
+    """
+    if ctx.disable_radix_cache:
+        return ChunkCache(ctx.params)
+    if not ctx.enable_hierarchical_cache:
+        return RadixCache(ctx.params)
+    return HiRadixCache(
+        ctx.params,
+        ctx.server_args,
+        fingerprint=ctx.weights_fingerprint,
+        host_memory_bytes=ctx.host_memory_bytes,
+    )
 
 
 def create_tree_cache(ctx: TreeCacheBuildContext) -> BasePrefixCache:

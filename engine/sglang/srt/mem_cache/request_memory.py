@@ -1,6 +1,7 @@
 """Moves KV slots between the allocator, the prefix cache and the requests; nobody else does."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -9,6 +10,8 @@ from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     EvictParams,
+    HostTier,
+    InitLoadBackParams,
     MatchPrefixParams,
     MatchResult,
 )
@@ -28,8 +31,12 @@ class RequestMemory:
         tree_cache: BasePrefixCache,
         req_to_token_pool: ReqToTokenPool,
         allocator: BaseTokenToKVPoolAllocator,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """`clock` measures evictions, in seconds."""
+        self._clock = clock
         self.tree_cache = tree_cache
+        self.host_tier = tree_cache.host_tier
         self.req_to_token_pool = req_to_token_pool
         self.allocator = allocator
         self.page_size = allocator.page_size
@@ -60,19 +67,40 @@ class RequestMemory:
             self.new_page_tokens(req.kv_committed_len, req.kv_committed_len + 1) for req in reqs
         )
 
+    def is_prefetching(self, req: Req) -> bool:
+        """Whether the request should wait still for what storage has of it."""
+        return self.host_tier.is_prefetching(req.rid)
+
     # ---------------------------------------------------------------- commands
+
+    def take_kv_copies(self) -> list[Callable[[], None]]:
+        """Copies between tiers, in the order in which they must run before the next pass."""
+        return self.tree_cache.take_kv_copies()
 
     def look_up(self, req: Req) -> None:
         """Called when the request begins to wait: sets `found_len`, and locks nothing."""
         if self.shares_prefixes:
             find_prefix(req, self.tree_cache)
+            self.host_tier.begin_prefetch(req.rid, key_of(req))
 
-    def attach_prefix(self, req: Req) -> None:
-        """Finds and locks what is cached of the request; at least one token is left to compute."""
+    def attach_prefix(self, req: Req, quota: int | None = None) -> None:
+        """Finds and locks what is cached of the request; at least one token is left to compute.
+
+        What the host tier has is brought to the device, up to `quota` tokens.
+        """
         match = find_prefix(req, self.tree_cache)
-        self.tree_cache.inc_lock_ref(match.last_device_node)
-        req.prefix_indices, req.last_node = match.device_indices, match.last_device_node
-        req.kv_committed_len = req.cache_protected_len = len(match.device_indices)
+        slots, node = match.device_indices, match.last_device_node
+        self.tree_cache.inc_lock_ref(node)
+        if match.host_hit_length:
+            more, end = self.host_tier.init_load_back(
+                InitLoadBackParams(match.best_match_node, match.host_hit_length, quota, req)
+            )
+            self.tree_cache.inc_lock_ref(end)
+            self.tree_cache.dec_lock_ref(node)
+            slots, node = torch.cat([slots, more]), end
+            req.loaded_len += len(more)
+        req.prefix_indices, req.last_node = slots, node
+        req.kv_committed_len = req.cache_protected_len = len(slots)
 
     def detach_prefix(self, req: Req) -> None:
         """Undoes `attach_prefix`."""
@@ -90,13 +118,15 @@ class RequestMemory:
         self._evict_for(sum(map(self.new_page_tokens, olds, ends)))
         is_new = [req.req_pool_idx is None for req in reqs]
         rows = self.req_to_token_pool.alloc(reqs)
-        last_loc = [self._last_slot(req) for req in reqs]
+        last_loc = [last_slot(req, self.req_to_token_pool, self.page_size) for req in reqs]
         slots = self.allocator.alloc_extend(olds, ends, last_loc)
         assert rows is not None and slots is not None, "the planner looked for room before"
         parts = torch.split(slots, new_lens)
         for req, old, end, part, new in zip(reqs, olds, ends, parts, is_new, strict=True):
             if new and req.prefix_indices is not None:
                 self.req_to_token_pool.write((req.req_pool_idx, slice(0, old)), req.prefix_indices)
+            if new:
+                note_origin(req, self.host_tier)
             self.req_to_token_pool.write((req.req_pool_idx, slice(old, end)), part)
             req.kv_committed_len = end
         return slots
@@ -155,16 +185,37 @@ class RequestMemory:
         rows = self.req_to_token_pool.size - self.rows_left()
         if rows != len(holders):
             raise RuntimeError(f"{rows} rows are taken by {len(holders)} requests")
+        self.allocator.check_window(holders)
+        self.host_tier.check_integrity()
 
     def _evict_for(self, num_tokens: int) -> None:
         missing = num_tokens - self.allocator.available_size()
         if missing > 0:
+            start = self._clock()
             self.tree_cache.evict(EvictParams(missing))
+            self.tree_cache.counters.eviction_seconds.append(self._clock() - start)
 
-    def _last_slot(self, req: Req) -> int:
-        if req.kv_committed_len % self.page_size == 0:
-            return -1
-        return int(self.req_to_token_pool.req_to_token[req.req_pool_idx, req.kv_committed_len - 1])
+
+def last_slot(req: Req, table: ReqToTokenPool, page_size: int) -> int:
+    """Where the request's last token lies; -1 where a new page follows."""
+    if req.kv_committed_len % page_size == 0:
+        return -1
+    return int(table.req_to_token[req.req_pool_idx, req.kv_committed_len - 1])
+
+
+def note_origin(req: Req, host_tier: HostTier) -> None:
+    """Called at admission: ends the request's prefetch; the first time, says from which tier its
+    cached tokens came.
+    """
+    num_prefetched = host_tier.end_prefetch(req.rid)
+    if req.cached_tokens_details is None:
+        loaded = min(req.loaded_len, req.kv_committed_len)
+        storage = min(num_prefetched, loaded)
+        req.cached_tokens_details = {
+            "device": req.kv_committed_len - loaded,
+            "host": loaded - storage,
+            "storage": storage,
+        }
 
 
 def wants_prompt_logprobs(req: Req) -> bool:
@@ -176,7 +227,7 @@ def wants_prompt_logprobs(req: Req) -> bool:
 def find_prefix(req: Req, tree_cache: BasePrefixCache) -> MatchResult:
     """What is cached of the request now; `found_len` keeps how much."""
     match = tree_cache.match_prefix(MatchPrefixParams(key_of(req), req))
-    req.found_len = len(match.device_indices)
+    req.found_len = len(match.device_indices) + match.host_hit_length
     return match
 
 

@@ -1,7 +1,8 @@
-"""Which number type the model computes in."""
+"""Which number type the model computes in, and which one its KV is kept in."""
 
 import torch
 
+from sglang.srt.arg_groups.memory import KV_CACHE_DTYPE_CHOICES
 from sglang.srt.arg_groups.model import DTYPE_CHOICES
 
 _DTYPES = {
@@ -10,6 +11,12 @@ _DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
     "half": torch.float16,
+}
+_KV_DTYPES = {
+    "bf16": torch.bfloat16,
+    "bfloat16": torch.bfloat16,
+    "fp8_e5m2": torch.float8_e5m2,
+    "fp8_e4m3": torch.float8_e4m3fn,
 }
 
 
@@ -21,6 +28,17 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in _DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(DTYPE_CHOICES)}, got {name!r}.")
     return _DTYPES[name]
+
+
+def resolve_kv_dtype(name: str, compute: torch.dtype) -> torch.dtype:
+    """`auto` is what the model computes in."""
+    if name == "auto":
+        return compute
+    if name not in _KV_DTYPES:
+        raise ValueError(
+            f"kv_cache_dtype must be one of {', '.join(KV_CACHE_DTYPE_CHOICES)}, got {name!r}."
+        )
+    return _KV_DTYPES[name]
 
 
 def cpu_multiplies_bfloat16() -> bool:

@@ -1,4 +1,4 @@
-"""How many tokens of KV fit into the memory that is left."""
+"""What one token of KV costs, and how many tokens fit into the memory that is left."""
 
 import ctypes
 from dataclasses import dataclass
@@ -6,6 +6,9 @@ from pathlib import Path
 
 import psutil
 import torch
+
+from sglang.srt.configs.model_config import ModelConfig
+from sglang.srt.mem_cache.memory_pool import KVDims
 
 # Without a wish the CPU pool takes this share of what is available after the weights are loaded,
 # and no more than the limit: a machine without an accelerator is rarely the engine's alone.
@@ -33,6 +36,11 @@ class MemoryWishes:
     page_size: int = 1
     mem_fraction_static: float | None = None
     max_total_tokens: int | None = None
+
+
+def kv_dims_of(config: ModelConfig, dtype: torch.dtype) -> KVDims:
+    """What the model's layers keep of a token, stored as `dtype`."""
+    return KVDims(config.num_hidden_layers, config.num_key_value_heads, config.head_dim, dtype)
 
 
 def plan_memory(

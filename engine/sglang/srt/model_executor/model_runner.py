@@ -6,16 +6,19 @@ from dataclasses import dataclass
 
 import torch
 
+from sglang.kernels.decode_attention import NUM_KV_SPLITS
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.core.batch import ForwardBatch, GenerationBatchResult
 from sglang.srt.core.request import Req
-from sglang.srt.layers.attention.attention_registry import create_attention_backend
+from sglang.srt.layers.attention.attention_registry import attention_backend_for
 from sglang.srt.layers.logits_processor import LogitsOutput
-from sglang.srt.mem_cache.memory_pool import KVDims, MHATokenToKVPool, ReqToTokenPool
-from sglang.srt.model_executor.dtype import resolve_dtype
+from sglang.srt.layers.pooler import Pooler
+from sglang.srt.mem_cache.memory_pool import KVCache, ReqToTokenPool
+from sglang.srt.model_executor.dtype import resolve_dtype, resolve_kv_dtype
 from sglang.srt.model_executor.memory import (
     MemoryPlan,
     MemoryWishes,
+    kv_dims_of,
     plan_memory,
     return_free_memory,
 )
@@ -32,10 +35,15 @@ class RunnerConfig:
 
     device: str = "cpu"
     dtype: str = "auto"  # auto | float32 | float | bfloat16 | half | float16
+    kv_cache_dtype: str = "auto"  # auto: as dtype
     load_format: str = "auto"  # auto | safetensors | gguf | dummy
     attention_backend: str = "torch_native"
+    prefill_attention_backend: str | None = None  # None: attention_backend
+    decode_attention_backend: str | None = None  # None: attention_backend
+    triton_attention_num_kv_splits: int = NUM_KV_SPLITS
     memory: MemoryWishes = MemoryWishes()
     random_seed: int | None = None  # of requests without a seed of their own; None: from the OS
+    is_embedding: bool = False  # passes end in a vector per request instead of logits
 
 
 class ModelRunner:
@@ -63,29 +71,30 @@ class ModelRunner:
         self.model = load_model(
             model_config, config.load_format, self.dtype, self.device, progress=progress
         )
+        if config.is_embedding:
+            self._make_it_embed()
         self.weight_bytes = weight_bytes(self.model)
-        self.kv_dims = KVDims(
-            model_config.num_hidden_layers,
-            model_config.num_key_value_heads,
-            model_config.head_dim,
-            self.dtype,
-        )
+        self.kv_dims = kv_dims_of(model_config, resolve_kv_dtype(config.kv_cache_dtype, self.dtype))
         self.memory_plan: MemoryPlan = plan_memory(
             self.kv_dims.cell_bytes, self.weight_bytes, self.device, config.memory
         )
-        self.attn_backend = create_attention_backend(config.attention_backend, self)
+        logger.info(
+            "KV pool: %s; %d tokens = %.2f GiB.",
+            self.kv_dims.arithmetic(),
+            self.memory_plan.max_total_num_tokens,
+            self.memory_plan.pool_bytes / 2**30,
+        )
+        self.attn_backend = attention_backend_for(self)
         self.sampler = Sampler(model_config.vocab_size, self.device, config.random_seed)
         self.req_to_token_pool: ReqToTokenPool | None = None
-        self.token_to_kv_pool: MHATokenToKVPool | None = None
+        self.token_to_kv_pool: KVCache | None = None
 
     @property
     def max_total_num_tokens(self) -> int:
         """KV tokens that fit: a multiple of the page size."""
         return self.memory_plan.max_total_num_tokens
 
-    def attach_memory(
-        self, req_to_token_pool: ReqToTokenPool, token_to_kv_pool: MHATokenToKVPool
-    ) -> None:
+    def attach_memory(self, req_to_token_pool: ReqToTokenPool, token_to_kv_pool: KVCache) -> None:
         """Called once, before the first `forward`."""
         self.req_to_token_pool = req_to_token_pool
         self.token_to_kv_pool = token_to_kv_pool
@@ -108,6 +117,14 @@ class ModelRunner:
         self.attn_backend.init_forward_metadata(forward_batch)
         return self.model(forward_batch.input_ids, forward_batch.positions, forward_batch)
 
+    def _make_it_embed(self) -> None:
+        if not hasattr(self.model, "logits_processor"):
+            raise ValueError(
+                f"--is-embedding: {type(self.model).__name__} has no logits_processor that could "
+                "give way to a pooler; this model only generates"
+            )
+        self.model.logits_processor = Pooler()
+
     @torch.inference_mode()
     def sample(
         self, logits_output: LogitsOutput, reqs: Sequence[Req], forward_batch: ForwardBatch
@@ -118,11 +135,10 @@ class ModelRunner:
         Input logprobs cover the prompt tokens whose predecessor is in this pass; the first prompt
         token, which nothing predicts, is not among them.
         """
+        logits = logits_output.next_token_logits
+        assert logits is not None, "a model that embeds gives nothing to choose from"
         next_ids, output_rows = self.sampler.sample(
-            logits_output.next_token_logits,
-            reqs,
-            forward_batch.seq_lens_cpu,
-            forward_batch.is_final,
+            logits, reqs, forward_batch.seq_lens_cpu, forward_batch.is_final
         )
         input_rows = prompt_logprobs(
             self.model.compute_logits, logits_output.prompt_hidden_states, reqs, forward_batch

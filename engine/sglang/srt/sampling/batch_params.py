@@ -9,6 +9,22 @@ from sglang.srt.core.sampling_params import SamplingParams
 from sglang.srt.sampling.penalties import is_penalized
 
 
+def needs_history(req: Req) -> bool:
+    """Whether the sampler reads the answer so far: all tokens before the next must be known."""
+    params = req.sampling_params
+    return bool(
+        is_penalized(params)
+        or _is_held_open(req)
+        or req.grammar is not None
+        or req.logit_processor is not None
+    )
+
+
+def _is_held_open(req: Req) -> bool:
+    params = req.sampling_params
+    return not params.ignore_eos and len(req.output_ids) < params.min_new_tokens
+
+
 class BatchParams:
     """What the sampler has to do for these requests, by row."""
 
@@ -21,6 +37,7 @@ class BatchParams:
         self.min_length_rows = [
             row for row in rows if params[row].min_new_tokens and not params[row].ignore_eos
         ]
+        self.processed_rows = [row for row in rows if reqs[row].logit_processor is not None]
         self.drawn_rows = [row for row in rows if not params[row].is_greedy]
         self.draw = DrawParams([params[row] for row in self.drawn_rows], vocab_size, device)
         self.bias = _bias(params, vocab_size, device)
@@ -71,9 +88,3 @@ def _bias(
 
 def _is(a: object, b: object) -> bool:
     return a is b
-
-
-def needs_history(req: Req) -> bool:
-    """Whether choosing its next token takes what it has written so far."""
-    params = req.sampling_params
-    return bool(req.grammar) or bool(params.min_new_tokens) or is_penalized(params)

@@ -12,15 +12,29 @@ from sglang.srt.sampling.draw import draw_tokens, uniform_of
 from sglang.srt.sampling.grammar_mask import mask_by_grammar
 from sglang.srt.sampling.logprobs import output_logprobs
 from sglang.srt.sampling.penalties import Penalizer
+from sglang.srt.sampling.process_logits import process_logits
+from sglang.srt.sampling.sampler_backends import SamplerContext
+
+# What is chosen where logits are no numbers; it ends the request.
+NO_TOKEN = -1
+# Of requests without a seed where answers must not change from run to run.
+DETERMINISTIC_SEED = 42
 
 
 class Sampler:
     """Chooses tokens. State: the last batch's parameters and what penalized requests have seen."""
 
-    def __init__(self, vocab_size: int, device: torch.device, random_seed: int | None) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        device: torch.device,
+        random_seed: int | None,
+        is_deterministic: bool = False,
+    ) -> None:
         self._vocab_size = vocab_size
         self._device = device
         self._random = random.Random(random_seed)
+        self._is_deterministic = is_deterministic
         self._penalizer = Penalizer()
         self._params = BatchParams([], vocab_size, device)
 
@@ -44,7 +58,9 @@ class Sampler:
         rows = [row for row in params.logprob_rows if is_final[row]]
         raw = wide[rows] if rows else None
         self._adjust(wide, reqs, is_final)
-        token_ids = wide.argmax(-1)
+        best = wide.argmax(-1, keepdim=True)
+        broken = (~wide.gather(1, best).isfinite()).view(-1).nonzero().view(-1).tolist()
+        token_ids = best.view(-1)
         if params.drawn_rows:
             drawn = self._draw(wide, reqs, seq_lens)
             if len(params.drawn_rows) == len(reqs):
@@ -54,9 +70,16 @@ class Sampler:
         next_ids: list[int] = token_ids.tolist()
         results: list[LogprobRows | None] = [None] * len(reqs)
         if raw is not None:
-            scored = output_logprobs(raw, [reqs[row] for row in rows], [next_ids[r] for r in rows])
+            scored = output_logprobs(
+                raw,
+                [reqs[row] for row in rows],
+                [next_ids[row] for row in rows],
+                stable=self._is_deterministic,
+            )
             for row, result in zip(rows, scored, strict=True):
                 results[row] = result
+        for row in broken:
+            next_ids[row] = NO_TOKEN
         return next_ids, results
 
     def _adjust(self, logits: torch.Tensor, reqs: Sequence[Req], is_final: Sequence[bool]) -> None:
@@ -72,6 +95,10 @@ class Sampler:
             if len(req.output_ids) < req.sampling_params.min_new_tokens:
                 ends = [*req.eos_token_ids, *req.sampling_params.stop_token_ids]
                 logits[row, ends] = -torch.inf
+        processed_rows = [row for row in params.processed_rows if is_final[row]]
+        if processed_rows:
+            process_logits(logits, processed_rows, [reqs[row] for row in processed_rows])
+        # Last, so that nothing allows what a constraint forbids.
         grammar_rows = [row for row, req in enumerate(reqs) if req.grammar and is_final[row]]
         if grammar_rows:
             mask_by_grammar(logits, grammar_rows, [reqs[row] for row in grammar_rows])
@@ -80,15 +107,24 @@ class Sampler:
         self, logits: torch.Tensor, reqs: Sequence[Req], seq_lens: Sequence[int]
     ) -> torch.Tensor:
         rows = self._params.drawn_rows
-        seeds = [reqs[row].sampling_params.sampling_seed for row in rows]
         uniforms = torch.tensor(
-            [
-                self._random.random() if seed is None else uniform_of(seed, seq_lens[row])
-                for row, seed in zip(rows, seeds, strict=True)
-            ],
+            [self._uniform(reqs[row], seq_lens[row]) for row in rows],
             dtype=torch.float64,
             device=logits.device,
         )
         # Sampling overwrites its input; a copy is needed only where greedy rows stand between.
         own = logits if len(rows) == len(reqs) else logits[rows]
-        return draw_tokens(own, self._params.draw, uniforms)
+        return draw_tokens(own, self._params.draw, uniforms, stable=self._is_deterministic)
+
+    def _uniform(self, req: Req, position: int) -> float:
+        seed = req.sampling_params.sampling_seed
+        if seed is None and self._is_deterministic:
+            seed = DETERMINISTIC_SEED + req.answer_index  # or the answers of one prompt were equal
+        return self._random.random() if seed is None else uniform_of(seed, position)
+
+
+def create_pytorch_sampler(context: SamplerContext) -> Sampler:
+    """The registered factory; works on every device torch knows."""
+    return Sampler(
+        context.vocab_size, context.device, context.random_seed, context.is_deterministic
+    )

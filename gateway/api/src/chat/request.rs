@@ -7,7 +7,7 @@ use super::{RawMessage, normalize};
 use crate::body::Body;
 use crate::error::ApiError;
 use crate::limits::MAX_TOP_LOGPROBS;
-use crate::routing::{Routing, RoutingFields};
+use crate::routing::Routing;
 use crate::sampling::{self, Sampling, require};
 use crate::unsupported;
 use crate::usage::{RawStreamOptions, StreamOptions};
@@ -72,16 +72,17 @@ impl ChatRequest {
             return Err(ApiError::bad_request("top_logprobs", message));
         }
         let messages = normalize(raw.messages)?;
+        let sampling = sampling::from_openai(&body, None)?;
         Ok(Self {
             model: raw.model,
             template: TemplateOptions::read(&body, &messages)?,
             messages,
-            sampling: sampling::from_openai(&body, None)?,
             logprobs,
             top_logprobs,
             stream,
             stream_options: StreamOptions::check(raw.stream_options, stream)?,
-            routing: Routing::one(body.read::<RoutingFields>()?)?,
+            routing: Routing::one(&body, sampling.n)?,
+            sampling,
         })
     }
 }

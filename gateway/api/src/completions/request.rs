@@ -6,7 +6,7 @@ use crate::body::Body;
 use crate::error::ApiError;
 use crate::generate::check_batch;
 use crate::limits::MAX_TOP_LOGPROBS;
-use crate::routing::{Routing, RoutingFields};
+use crate::routing::Routing;
 use crate::sampling::{self, Sampling, require};
 use crate::shapes::{Prompt, Prompts};
 use crate::unsupported;
@@ -64,7 +64,7 @@ impl CompletionRequest {
         check_batch("prompt", prompts.len(), sampling.n)?;
         Ok(Self {
             model: raw.model,
-            routing: Routing::batch(body.read::<RoutingFields>()?, prompts.len(), is_batch)?,
+            routing: Routing::batch(&body, prompts.len(), is_batch, sampling.n)?,
             prompts,
             sampling,
             echo: raw.echo.unwrap_or(false),

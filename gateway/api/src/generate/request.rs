@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use crate::body::Body;
 use crate::error::ApiError;
 use crate::limits::{MAX_ANSWERS, MAX_BATCH, MAX_NATIVE_TOP_LOGPROBS};
-use crate::routing::{Routing, RoutingFields, spread};
+use crate::routing::{Routing, spread};
 use crate::sampling::{self, Sampling, check_num_ids, require};
 use crate::shapes::{OneOrMany, Prompt, TokenIds};
 use crate::unsupported;
@@ -79,7 +79,6 @@ impl GenerateRequest {
         check_batch("text", num_prompts, 1)?;
         let sampling = sampling_of(&body, num_prompts)?;
         let logprobs = logprobs_of(body.read()?, num_prompts)?;
-        let routing = Routing::batch(body.read::<RoutingFields>()?, num_prompts, is_batch)?;
         let n = sampling.first().map_or(1, |first| first.n);
         if let Some(other) = sampling.iter().find(|other| other.n != n) {
             let message = format!(
@@ -89,6 +88,7 @@ impl GenerateRequest {
             return Err(ApiError::bad_request("sampling_params", message));
         }
         check_batch("sampling_params", num_prompts, n)?;
+        let routing = Routing::batch(&body, num_prompts, is_batch, n)?;
         let rows = prompts.into_iter().zip(sampling).zip(logprobs).zip(routing);
         let items = rows
             .map(|(((prompt, sampling), logprobs), routing)| PromptItem {

@@ -169,9 +169,9 @@ fn native_options_out_of_range_are_refused_with_their_path() {
             "there are: max_new_tokens",
         ),
         (
-            r#"{"custom_params":{"a":1}}"#,
+            r#"{"custom_params":[1]}"#,
             "sampling_params.custom_params",
-            "not supported by this version",
+            "must be an object",
         ),
         (r#"{"n":1,"n":2}"#, "sampling_params", "gives `n` more than once"),
         ("5", "sampling_params", "must be a JSON object"),

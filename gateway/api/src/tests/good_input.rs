@@ -117,6 +117,7 @@ fn sampling_options_arrive() {
         seed: Some(-3),
         stream_interval: Some(4),
         constraint: None,
+        custom_params: None,
     };
     assert_eq!(chat(fields).unwrap().sampling, expected);
     let of_completion = Sampling {
@@ -347,7 +348,7 @@ fn completions_have_their_documented_defaults() {
 #[test]
 fn a_native_request_becomes_one_item_per_prompt() {
     let request = generate(
-        r#""text":["a","b"],"sampling_params":[{"n":2,"temperature":0},{"n":2}],"rid":["r","s"],"priority":0,
+        r#""text":["a","b"],"sampling_params":[{"n":2,"temperature":0},{"n":2}],"rid":["r","s"],"priority":-7,
            "return_logprob":[true,false],"logprob_start_len":[0,5],"top_logprobs_num":2,
            "token_ids_logprob":[[7],null],"extra_key":["k",null],"cache_salt":"salt","stream":true,
            "return_text_in_logprobs":true,"log_metrics":false"#,
@@ -375,6 +376,8 @@ fn a_native_request_becomes_one_item_per_prompt() {
         rid: Some(rid.to_owned()),
         extra_key: key.map(str::to_owned),
         cache_salt: Some("salt".to_owned()),
+        priority: Some(-7),
+        ..Routing::default()
     };
     assert_eq!(
         (&first.routing, &second.routing),

@@ -4,6 +4,7 @@ mod bad_input;
 mod bad_prompts;
 mod constraints;
 mod good_input;
+mod placing;
 mod rendering;
 
 use http::StatusCode;

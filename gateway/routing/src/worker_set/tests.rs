@@ -38,6 +38,7 @@ fn query(now: Instant) -> Query<'static> {
         request,
         cached: &[],
         avoid: &[],
+        only: None,
         now,
     }
 }
@@ -269,6 +270,7 @@ fn a_retry_goes_elsewhere_while_there_is_an_elsewhere() {
     let avoid = [first.id()];
     let retry = Query {
         avoid: &avoid,
+        only: None,
         ..query(now)
     };
     assert_eq!(

@@ -1,8 +1,9 @@
-//! Routes for operators: state, health, metrics, and the few operations on running workers.
+//! Routes for operators: state, health, metrics, and operations on running workers.
 
 pub mod abort;
 pub mod cache;
 pub mod health;
 pub mod loads;
 pub mod metrics;
+pub mod operations;
 pub mod workers;

@@ -28,7 +28,7 @@ pub async fn handle(State(cx): State<Arc<Context>>, request: Request) -> Result<
 
 fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
     let request = ChatRequest::parse(&incoming.body)?;
-    let id = incoming.call_id(&request.routing);
+    let (id, routing) = incoming.place(request.routing);
     let wish = LogprobWish {
         start_len: -1,
         top: request.top_logprobs,
@@ -45,8 +45,7 @@ fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
         sampling: request.sampling,
         logprobs: request.logprobs.then_some(wish),
         echo: false,
-        extra_key: request.routing.extra_key,
-        cache_salt: request.routing.cache_salt,
+        routing,
         id: id.clone(),
     };
     Ok(GenerateCall {

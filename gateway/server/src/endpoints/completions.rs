@@ -38,8 +38,9 @@ fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
     let skip_special_tokens = request.sampling.skip_special_tokens;
     let mut prompts = Vec::with_capacity(request.prompts.len());
     for (prompt, routing) in request.prompts.into_iter().zip(request.routing) {
+        let (id, routing) = incoming.place(routing);
         prompts.push(PromptCall {
-            id: incoming.call_id(&routing),
+            id,
             input: match prompt {
                 Prompt::Text(text) => Input::Text {
                     text,
@@ -50,8 +51,7 @@ fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
             sampling: request.sampling.clone(),
             logprobs: wish.clone(),
             echo,
-            extra_key: routing.extra_key,
-            cache_salt: routing.cache_salt,
+            routing,
         });
     }
     let id = answer_id(&prompts, &incoming);

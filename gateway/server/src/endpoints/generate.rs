@@ -31,8 +31,9 @@ fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
     let request = GenerateRequest::parse(&incoming.body)?;
     let mut prompts = Vec::with_capacity(request.items.len());
     for item in request.items {
+        let (id, routing) = incoming.place(item.routing);
         prompts.push(PromptCall {
-            id: incoming.call_id(&item.routing),
+            id,
             input: match item.prompt {
                 Prompt::Text(text) => Input::Text { text, field: "text" },
                 Prompt::Ids(ids) => Input::Ids {
@@ -48,8 +49,7 @@ fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
                 token_ids: wish.token_ids,
             }),
             echo: false,
-            extra_key: item.routing.extra_key,
-            cache_salt: item.routing.cache_salt,
+            routing,
         });
     }
     let n = prompts.first().map_or(1, |prompt| prompt.sampling.n);

@@ -7,6 +7,7 @@ pub mod completions;
 pub mod generate;
 pub mod info;
 pub mod models;
+pub mod sessions;
 pub mod tokenize;
 mod usage;
 
@@ -34,6 +35,9 @@ use crate::{
 
 /// Headers that go on to the worker, so that its spans join the client's trace.
 const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
+
+/// Requests of one key belong together; the field `routing_key` says the same.
+const ROUTING_KEY_HEADER: &str = "x-smg-routing-key";
 
 /// A request with its whole body.
 pub struct Incoming {
@@ -85,16 +89,36 @@ impl Incoming {
         given.chain([id]).collect()
     }
 
-    /// The id of one prompt's generation: the client's `rid`, else the request's.
-    pub fn call_id(&self, routing: &Routing) -> CallId {
-        match &routing.rid {
-            Some(rid) => CallId {
-                value: rid.clone(),
+    /// The id of one prompt's generation, and where it goes; the headers say what the body leaves open.
+    pub fn place(&self, mut routing: Routing) -> (CallId, Routing) {
+        if routing.routing_key.is_none() {
+            let given = self
+                .headers
+                .get(ROUTING_KEY_HEADER)
+                .and_then(|key| key.to_str().ok());
+            routing.routing_key = given.filter(|key| !key.is_empty()).map(str::to_owned);
+        }
+        (self.call_id(&mut routing), routing)
+    }
+
+    /// The client's `rid`, else the request's id.
+    fn call_id(&self, routing: &mut Routing) -> CallId {
+        match (routing.rid.take(), &routing.session) {
+            (Some(rid), _) => CallId {
+                value: rid,
                 is_rid: true,
+                group: routing.batch_rid.take(),
             },
-            None => CallId {
+            // The next request of the session names this one by its id, which may not repeat.
+            (None, Some(_)) => CallId {
+                value: RequestId::generate("turn-").0.to_string(),
+                is_rid: true,
+                group: Some(self.id.0.to_string()),
+            },
+            (None, None) => CallId {
                 value: self.id.0.to_string(),
                 is_rid: false,
+                group: None,
             },
         }
     }

@@ -1,4 +1,4 @@
-//! Checks the API key of inference and admin routes.
+//! Checks the keys of inference and admin routes.
 
 use std::sync::Arc;
 
@@ -7,14 +7,38 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use http::{HeaderMap, header};
+use http::{HeaderMap, StatusCode, header};
 use smg_api::ApiError;
 use subtle::ConstantTimeEq;
 
 use crate::{context::Context, error::Failure};
 
+/// Routes that need the API key, if there is one.
 pub async fn layer(State(cx): State<Arc<Context>>, request: Request, next: Next) -> Response {
-    match &cx.api_key {
+    with_key(cx.api_key.as_deref(), request, next).await
+}
+
+/// Routes that need the admin key if there is one, else the API key if there is one.
+pub async fn admin(State(cx): State<Arc<Context>>, request: Request, next: Next) -> Response {
+    let key = cx.admin_api_key.as_deref().or(cx.api_key.as_deref());
+    with_key(key, request, next).await
+}
+
+/// Routes that nobody may use where there is no admin key.
+pub async fn admin_only(State(cx): State<Arc<Context>>, request: Request, next: Next) -> Response {
+    match cx.admin_api_key.as_deref() {
+        Some(key) => with_key(Some(key), request, next).await,
+        None => {
+            let message =
+                "this route needs an admin key, and the server has none; start it with --admin-api-key";
+            let error = ApiError::new(StatusCode::FORBIDDEN, "admin_key_required", message);
+            Failure(error).into_response()
+        }
+    }
+}
+
+async fn with_key(key: Option<&str>, request: Request, next: Next) -> Response {
+    match key {
         Some(key) if !is_bearer(request.headers(), key) => Failure(ApiError::unauthorized()).into_response(),
         _ => next.run(request).await,
     }

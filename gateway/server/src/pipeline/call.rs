@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use smg_api::{FinishReason, MatchedStop, Sampling};
+use smg_api::{FinishReason, MatchedStop, Routing, Sampling};
 use smg_engine_client::LogprobRows;
 use smg_tokenizer::Tokenizer;
 use tokio::time::Instant;
@@ -38,8 +38,8 @@ pub struct PromptCall {
     pub logprobs: Option<LogprobWish>,
     /// Put the prompt before the answer.
     pub echo: bool,
-    pub extra_key: Option<String>,
-    pub cache_salt: Option<String>,
+    /// Its rank, keys and session. The ids in it have become `id`.
+    pub routing: Routing,
 }
 
 /// The id by which a prompt's generation is known to the worker and to `/abort_request`.
@@ -48,6 +48,8 @@ pub struct CallId {
     pub value: String,
     /// The client chose it for this purpose (`rid`): it may not repeat, and the worker gets it as it is.
     pub is_rid: bool,
+    /// What the client calls it together with others: the `rid` of a batch.
+    pub group: Option<String>,
 }
 
 /// What the model continues.

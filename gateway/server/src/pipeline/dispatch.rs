@@ -272,6 +272,10 @@ impl Leg {
     }
 
     fn may_retry(&self, error: &EngineError) -> bool {
+        // No other worker has the session, and its own may have taken the request in.
+        if self.prompt.session.is_some() {
+            return false;
+        }
         if self.attempts >= self.cx.retry.max_attempts {
             self.cx.telemetry.retries_exhausted();
             return false;

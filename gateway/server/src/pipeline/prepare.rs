@@ -3,13 +3,19 @@
 use std::{sync::Arc, time::SystemTime};
 
 use serde_json::{Map, Value};
-use smg_api::{ApiError, Sampling, clip, limits::MAX_PROMPT_LOGPROBS, sampling::check_token_id};
+use smg_api::{
+    ApiError, Routing, Sampling, SessionParams, clip, limits::MAX_PROMPT_LOGPROBS, sampling::check_token_id,
+};
 use smg_engine_client::{GenerateSpec, ModelInfo};
 use smg_tokenizer::{RenderInput, StopMatcher, Tokenizer};
 
 use super::call::{CallId, GenerateCall, Head, Input, PromptCall, PromptHead, Render};
 use crate::{
-    context::Context, error::Failure, live::LiveGuard, telemetry::GenerationLabels, workers::Served,
+    context::Context,
+    error::Failure,
+    live::LiveGuard,
+    telemetry::GenerationLabels,
+    workers::{Served, SessionUse},
 };
 
 /// Bodies from this size on are tokenized on a thread of their own, so that other requests go on.
@@ -31,6 +37,8 @@ pub struct PreparedPrompt {
     pub live: LiveGuard,
     /// The worker gets the id as it is; other ids get a suffix, as clients may send them twice.
     pub is_rid: bool,
+    /// The session that it continues: only the worker that keeps it can serve it.
+    pub session: Option<SessionUse>,
 }
 
 /// How the answer's ids become text.
@@ -104,8 +112,7 @@ struct Wish {
     field: &'static str,
     sampling: Sampling,
     logprobs: Option<super::LogprobWish>,
-    extra_key: Option<String>,
-    cache_salt: Option<String>,
+    routing: Routing,
 }
 
 struct PromptInput {
@@ -123,8 +130,7 @@ fn split(prompts: Vec<PromptCall>) -> (Vec<Wish>, Vec<PromptInput>) {
                 field,
                 sampling: p.sampling,
                 logprobs: p.logprobs,
-                extra_key: p.extra_key,
-                cache_salt: p.cache_salt,
+                routing: p.routing,
             };
             (
                 wish,
@@ -324,12 +330,20 @@ fn prompt(
     served: &Served,
     trace: &[(String, String)],
 ) -> Result<PreparedPrompt, Failure> {
-    let live = cx.live.enter(&wish.id.value, wish.id.is_rid).map_err(|_| {
-        let message = format!("Duplicate request ID detected: {}", clip(&wish.id.value));
-        ApiError::bad_request("rid", message).with_code("duplicate_request_id")
-    })?;
+    let group = wish.id.group.as_deref();
+    let live = cx
+        .live
+        .enter(&wish.id.value, wish.id.is_rid, group)
+        .map_err(|_| {
+            let message = format!("Duplicate request ID detected: {}", clip(&wish.id.value));
+            ApiError::bad_request("rid", message).with_code("duplicate_request_id")
+        })?;
     let decoding = decoding(&wish.sampling, served)?;
     let remaining = remaining(ids.len(), &served.info);
+    let session = match &wish.routing.session {
+        Some(params) => Some(cx.fleet.use_session(&params.id, &served.model)?),
+        None => None,
+    };
     let logprobs = wish.logprobs;
     let spec = GenerateSpec {
         request_id: wish.id.value,
@@ -339,8 +353,12 @@ fn prompt(
         logprob_start_len: logprobs.as_ref().map_or(-1, |wish| wish.start_len),
         top_logprobs_num: logprobs.as_ref().map_or(0, |wish| wish.top),
         token_ids_logprob: logprobs.map(|wish| wish.token_ids).unwrap_or_default(),
-        extra_key: wish.extra_key,
-        cache_salt: wish.cache_salt,
+        extra_key: wish.routing.extra_key,
+        cache_salt: wish.routing.cache_salt,
+        priority: wish.routing.priority,
+        routing_key: wish.routing.routing_key,
+        session: wish.routing.session.map(session_of),
+        custom_logit_processor: wish.routing.custom_logit_processor.unwrap_or_default(),
         trace: trace.to_vec(),
         ..GenerateSpec::default()
     };
@@ -349,7 +367,18 @@ fn prompt(
         decoding,
         live,
         is_rid: wish.id.is_rid,
+        session,
     })
+}
+
+fn session_of(params: SessionParams) -> smg_engine_client::Session {
+    smg_engine_client::Session {
+        id: params.id,
+        rid: params.rid,
+        offset: params.offset,
+        replace: params.replace,
+        drop_previous_output: params.drop_previous_output,
+    }
 }
 
 /// Tokens of output that the context leaves; `None` where the worker does not tell its context.
@@ -440,6 +469,7 @@ fn sampling(wish: Sampling, info: &ModelInfo, remaining: Option<u32>) -> smg_eng
         logit_bias: wish.logit_bias.into_iter().collect(),
         seed: wish.seed,
         constraint: wish.constraint.map(constraint),
+        custom_params: wish.custom_params,
         ..smg_engine_client::Sampling::default()
     }
 }

@@ -80,7 +80,10 @@ fn routable(prompt: &PreparedPrompt) -> Routable {
         .unwrap_or(EXPECTED_OUTPUT_TOKENS)
         .min(EXPECTED_OUTPUT_TOKENS);
     let expected = (expected * spec.sampling.n) as usize;
-    Routable::new(&spec.input_ids, &namespace(spec), expected)
+    match &prompt.session {
+        Some(session) => Routable::bound(&spec.input_ids, expected, session.worker()),
+        None => Routable::new(&spec.input_ids, &namespace(spec), expected),
+    }
 }
 
 fn namespace(spec: &GenerateSpec) -> String {

@@ -177,8 +177,9 @@ impl Watch {
             Ok(start_time) => {
                 let is_other = self.knowledge.is_other_process(start_time);
                 if is_other.unwrap_or(doubts.broke) {
-                    // Its cache is empty.
+                    // Its cache is empty, and so are its sessions.
                     self.fleet.prefixes.remove_worker(self.member.worker.id());
+                    self.fleet.sessions.lose(self.member.worker.id());
                 }
                 if is_other == Some(true) || doubts.was_gone {
                     // Failures until then say nothing about who answers now.

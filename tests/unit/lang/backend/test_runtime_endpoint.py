@@ -89,6 +89,38 @@ def test_an_answer_is_asked_for_with_the_whole_text() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("argument", "value", "name"),
+    [
+        ("max_tokens", 7, "max_new_tokens"),
+        ("min_tokens", 3, "min_new_tokens"),
+        ("n", 2, "n"),
+        ("stop_token_ids", [4, 5], "stop_token_ids"),
+        ("stop_regex", "a+", "stop_regex"),
+        ("temperature", 0.25, "temperature"),
+        ("top_p", 0.5, "top_p"),
+        ("top_k", 9, "top_k"),
+        ("min_p", 0.125, "min_p"),
+        ("frequency_penalty", 0.75, "frequency_penalty"),
+        ("presence_penalty", -0.5, "presence_penalty"),
+        ("ignore_eos", True, "ignore_eos"),
+        ("regex", "b*", "regex"),
+        ("json_schema", "{}", "json_schema"),
+    ],
+)
+def test_b137_each_sampling_argument_arrives_under_its_name(argument, value, name: str) -> None:
+    plain, server = Server(), Server()
+    run(plain, "x", sgl.gen("a")).sync()
+    run(server, "x", sgl.gen("a", **{argument: value})).sync()
+    before, after = (s.bodies[0]["sampling_params"] for s in (plain, server))
+    assert {key: after[key] for key in after if after[key] != before[key]} == {name: value}
+
+
+def test_b137_an_argument_that_does_not_exist_raises() -> None:
+    with pytest.raises(TypeError, match="temprature"):
+        sgl.gen("a", temprature=0.5)  # type: ignore[call-arg]
+
+
 def test_logprobs_are_asked_for_by_name() -> None:
     server = Server()
     run(

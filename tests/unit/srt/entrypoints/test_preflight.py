@@ -8,6 +8,7 @@ import pytest
 
 from sglang.srt.entrypoints.preflight import (
     LaunchError,
+    check_packages,
     check_ports,
     check_preferred_sampling,
 )
@@ -62,3 +63,10 @@ def test_an_address_of_another_machine_is_no_matter_of_the_port(host: str) -> No
     text = refused(host, 30000)
     assert "--host must be an address of this machine" in text
     assert "choose another" not in text
+
+
+def test_missing_packages_of_traces_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sglang.srt.observability.tracing.PACKAGES", ("missing_package.sdk",))
+    check_packages(ServerArgs(model_path="m"))
+    with pytest.raises(LaunchError, match=r"pip install 'sglang\[trace\]'"):
+        check_packages(ServerArgs(model_path="m", enable_trace=True))

@@ -60,7 +60,9 @@ def test_unknown_name_is_refused_with_the_known() -> None:
 
 def test_triton_is_made_for_cuda_and_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    on_cuda = SimpleNamespace(device=torch.device("cuda"))
-    assert isinstance(create_attention_backend("triton", on_cuda), TritonAttnBackend)
+    config = SimpleNamespace(triton_attention_num_kv_splits=3)
+    on_cuda = SimpleNamespace(device=torch.device("cuda"), config=config)
+    backend = create_attention_backend("triton", on_cuda)
+    assert isinstance(backend, TritonAttnBackend) and backend.num_kv_splits == 3
     with pytest.raises(ValueError, match="needs a CUDA device"):
         create_attention_backend("triton", SimpleNamespace(device=torch.device("cpu")))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sglang.srt.layers.attention.torch_native import _similar_lengths
+from sglang.srt.layers.attention.slot_plans import similar_lengths
 
 
 @pytest.mark.parametrize(
@@ -17,10 +17,10 @@ from sglang.srt.layers.attention.torch_native import _similar_lengths
 def test_groups_are_cut_where_padding_would_cost_more(
     lengths: list[int], groups: list[list[int]]
 ) -> None:
-    assert _similar_lengths(lengths) == groups
+    assert similar_lengths(lengths) == groups
 
 
 def test_every_row_is_in_one_group() -> None:
     lengths = [2**exponent for exponent in range(14)] * 3
-    rows = [row for group in _similar_lengths(lengths) for row in group]
+    rows = [row for group in similar_lengths(lengths) for row in group]
     assert sorted(rows) == list(range(len(lengths)))

@@ -31,7 +31,7 @@ from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.tp_worker import build_forward_batch
 from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import CacheInitParams
-from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+from sglang.srt.mem_cache.memory_pool import KVCache, ReqToTokenPool
 from sglang.srt.mem_cache.registry import TreeCacheBuildContext, create_tree_cache
 from sglang.srt.mem_cache.request_memory import RequestMemory
 
@@ -69,11 +69,32 @@ def reference_logprob(ids: Sequence[int], position: int) -> float:
     return -float(mix(kv_of(token, i) for i, token in enumerate(ids[:position])) % 1000)
 
 
+class HashKV(KVCache):
+    """One number per token, so that a prefix cache can copy it elsewhere."""
+
+    def __init__(self, size: int, page_size: int) -> None:
+        super().__init__(size, page_size, torch.int64, "cpu")
+        self.num_layers = 1
+        self.values = torch.zeros(size + page_size, dtype=torch.int64)
+
+    def layer_buffers(self, layer_id: int) -> tuple[torch.Tensor, ...]:
+        return (self.values,)
+
+    def get_key_buffer(self, layer_id: int) -> torch.Tensor:
+        return self.values
+
+    def get_value_buffer(self, layer_id: int) -> torch.Tensor:
+        return self.values
+
+    def set_kv_buffer(self, layer, loc, cache_k, cache_v, k_scale=None, v_scale=None) -> None:  # type: ignore[no-untyped-def]
+        raise AssertionError("the hash model has no attention")
+
+
 class HashModel:
     """Stands in for the worker: writes KV where the batch says, reads what the rows address."""
 
-    def __init__(self, table: ReqToTokenPool, num_slots: int) -> None:
-        self.kv = [0] * num_slots
+    def __init__(self, table: ReqToTokenPool, kv: HashKV) -> None:
+        self.kv = kv.values
         self.batches: list[ScheduleBatch] = []
         self.broken_rids: set[str] = set()
         self._table = table
@@ -84,8 +105,7 @@ class HashModel:
         slots = forward.out_cache_loc.tolist()
         assert len(set(slots)) == len(slots)
         ids, positions = forward.input_ids.tolist(), forward.positions.tolist()
-        for token, position, slot in zip(ids, positions, slots, strict=True):
-            self.kv[slot] = kv_of(token, position)
+        self.kv[forward.out_cache_loc] = torch.tensor(list(map(kv_of, ids, positions)))
         result = GenerationBatchResult([], [], [])
         for i, req in enumerate(batch.reqs):
             kvs = self._addressed(forward, i)
@@ -97,7 +117,7 @@ class HashModel:
 
     def _addressed(self, forward: ForwardBatch, i: int) -> list[int]:
         row, length = int(forward.req_pool_indices[i]), forward.seq_lens_cpu[i]
-        return [self.kv[slot] for slot in self._table.req_to_token[row, :length].tolist()]
+        return self.kv[self._table.req_to_token[row, :length].long()].tolist()
 
 
 def _rows(befores: list[list[int]], tokens: list[int], req: Req) -> LogprobRows | None:
@@ -168,7 +188,17 @@ class EmptyInbox:
 
 @dataclass(frozen=True)
 class Cache:
+    """The options that the cache reads; `hicache_ratio` has no default here, None is off."""
+
     radix_cache_backend: str | None = None
+    hicache_ratio: float | None = None
+    hicache_size: int = 0
+    hicache_write_policy: str = "write_through"
+    hicache_mem_layout: str = "page_first"
+    hicache_storage_backend: str | None = None
+    hicache_storage_prefetch_policy: str = "wait_complete"
+    hicache_storage_backend_extra_config: str | None = None
+    served_model_name: str = "hash-model"
 
 
 class Engine:
@@ -184,19 +214,28 @@ class Engine:
         context: int = 1024,
         disable_radix_cache: bool = False,
         grammar_backend: BaseGrammarBackend | None = None,
+        cache: Cache = Cache(),
         **schedule: object,
     ) -> None:
         self.now = 0.0
         self.num_releases = 0
         config = ScheduleConfig(**{"max_running_requests": 64, "overlap": self.overlap, **schedule})  # type: ignore[arg-type]
         table = ReqToTokenPool(config.max_running_requests, context, "cpu")
-        allocator = BaseTokenToKVPoolAllocator(pool, page_size, torch.float32, "cpu", None)
+        kv = HashKV(pool // page_size * page_size, page_size)
+        allocator = BaseTokenToKVPoolAllocator(pool, page_size, kv.dtype, "cpu", kv)
         params = CacheInitParams(
             req_to_token_pool=table, token_to_kv_pool_allocator=allocator, page_size=page_size
         )
-        tree = create_tree_cache(TreeCacheBuildContext(Cache(), params, disable_radix_cache))
+        tree = create_tree_cache(
+            TreeCacheBuildContext(
+                cache,
+                params,
+                disable_radix_cache,
+                enable_hierarchical_cache=cache.hicache_ratio is not None,
+            )
+        )
         self.memory = RequestMemory(tree, table, allocator)
-        self.model = HashModel(table, allocator.size + page_size)
+        self.model = HashModel(table, kv)
         self.outbox = RecordingOutbox()
         self.scheduler = Scheduler(
             SchedulerParts(

@@ -32,6 +32,7 @@ from sglang.srt.server_args import ServerArgs
 from tests.unit.srt.managers.engine import (
     EOS,
     VOCAB,
+    HashKV,
     HashModel,
     generate,
     prompt_of,
@@ -62,7 +63,8 @@ class Worker(HashModel):
             pad_token_id=None,
             default_sampling_params={},
         )
-        super().__init__(self.memory.req_to_token_pool, 513)
+        self.is_embedding = False
+        super().__init__(self.memory.req_to_token_pool, HashKV(512, 1))
 
     def release_caches(self) -> None:
         """Keeps nothing."""

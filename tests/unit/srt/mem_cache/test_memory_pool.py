@@ -50,6 +50,56 @@ def test_written_keys_and_values_are_read_back_per_layer() -> None:
     assert not pool.get_key_buffer(0).any()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2, torch.float8_e4m3fn])
+def test_stored_numbers_are_rounded_to_the_pools_type_and_never_infinite(
+    dtype: torch.dtype,
+) -> None:
+    dims = KVDims(num_layers=1, num_kv_heads=1, head_dim=4, dtype=dtype)
+    pool = build_memory(dims, PoolSizes(8, 1, 1, 8), "cpu").token_to_kv_pool
+    k = torch.tensor([[[0.3, -1.0, 1e6, -1e6]]])
+    pool.set_kv_buffer(SimpleNamespace(layer_id=0), torch.tensor([5]), k, -k)
+    keys, values = (buffer[5, 0].float() for buffer in pool.get_kv_buffer(0))
+    assert torch.equal(values, -keys)
+    assert keys[:2].tolist() == [float(torch.tensor(0.3).to(dtype)), -1.0]
+    assert keys[2] == -keys[3] and keys[2].isfinite()
+
+
+def test_what_is_stored_is_divided_by_the_scales() -> None:
+    pool = build_memory(DIMS, PoolSizes(8, 1, 1, 8), "cpu").token_to_kv_pool
+    ones = torch.ones(1, 3, 4)
+    pool.set_kv_buffer(SimpleNamespace(layer_id=0), torch.tensor([2]), ones, ones, 2.0, 4.0)
+    assert pool.get_key_buffer(0)[2].unique().tolist() == [0.5]
+    assert pool.get_value_buffer(0)[2].unique().tolist() == [0.25]
+
+
+def test_latent_pool_keeps_one_latent_whose_first_numbers_are_the_value() -> None:
+    dims = KVDims(num_layers=2, num_kv_heads=1, head_dim=6, dtype=torch.float32, latent_rank=4)
+    pool = build_memory(dims, PoolSizes(8, 1, 1, 8), "cpu").token_to_kv_pool
+    latent = torch.rand(2, 1, 6)
+    pool.set_kv_buffer(SimpleNamespace(layer_id=1), torch.tensor([3, 7]), latent, latent[..., :4])
+    keys, values = pool.get_kv_buffer(1)
+    assert torch.equal(keys[[3, 7]], latent)
+    assert torch.equal(values[[3, 7]], latent[..., :4])
+    assert pool.get_kv_size_bytes() == 9 * dims.cell_bytes == 9 * 2 * 6 * 4
+
+
+@pytest.mark.parametrize("latent_rank", [0, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float8_e4m3fn])
+def test_copies_on_the_host_come_back_to_other_slots(latent_rank: int, dtype: torch.dtype) -> None:
+    dims = KVDims(2, 1, 6, dtype, latent_rank)
+    memory = build_memory(dims, PoolSizes(16, 1, 1, 8), "cpu")
+    pool, allocator = memory.token_to_kv_pool, memory.token_to_kv_pool_allocator
+    old, new = torch.tensor([3, 4, 9]), torch.tensor([12, 5, 6])
+    k, v = torch.rand(3, 1, 6), torch.rand(3, 1, 6)
+    pool.set_kv_buffer(SimpleNamespace(layer_id=1), old, k, v)
+    before = [buffer[old].float() for buffer in pool.get_kv_buffer(1)]
+    copy = allocator.get_cpu_copy(old)
+    pool.set_kv_buffer(SimpleNamespace(layer_id=1), old, -k, -v)
+    allocator.load_cpu_copy(copy, new)
+    after = [buffer[new].float() for buffer in pool.get_kv_buffer(1)]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
 def test_rows_are_given_once_and_kept() -> None:
     table = ReqToTokenPool(2, 8, "cpu")
     a, b, c = req("a"), req("b"), req("c")

@@ -35,6 +35,8 @@ class Driver:
     path: Path
     load_format: str = "auto"
     attention_backend: str = "torch_native"
+    kv_cache_dtype: str = "auto"
+    memory_wishes: MemoryWishes = MemoryWishes(max_total_tokens=POOL_TOKENS)
     filled: dict[Req, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -42,7 +44,8 @@ class Driver:
             dtype="float32",
             load_format=self.load_format,
             attention_backend=self.attention_backend,
-            memory=MemoryWishes(max_total_tokens=POOL_TOKENS),
+            kv_cache_dtype=self.kv_cache_dtype,
+            memory=self.memory_wishes,
             random_seed=0,
         )
         self.runner = ModelRunner(ModelConfig.from_path(self.path), config)
@@ -59,12 +62,24 @@ class Driver:
         self.filled[req] = cached
         return req
 
-    def extend(self, reqs: list[Req], chunk: int | None = None, logprobs: bool = False) -> Any:
-        """One extend pass over at most `chunk` new tokens of each request, with its tokens."""
+    def extend(
+        self,
+        reqs: list[Req],
+        chunk: int | None = None,
+        logprobs: bool = False,
+        first_logprob: int = 0,
+    ) -> Any:
+        """One extend pass over at most `chunk` new tokens of each request, with its tokens.
+
+        With `logprobs`, prompt logprobs start behind the token at `first_logprob`.
+        """
         prefixes = [self.filled[req] for req in reqs]
         news = [min(chunk or req.seq_len, req.seq_len - self.filled[req]) for req in reqs]
         batch = self._extend_batch(reqs, prefixes, news)
-        batch.extend_logprob_start_lens = [0] * len(reqs) if logprobs else news
+        batch.extend_logprob_start_lens = [
+            min(max(first_logprob - prefix, 0), new) if logprobs else new
+            for prefix, new in zip(prefixes, news, strict=True)
+        ]
         return self._run(reqs, batch)
 
     def decode(self, reqs: list[Req]) -> GenerationBatchResult:

@@ -224,3 +224,24 @@ def test_a_grammar_that_leaves_no_token_ends_its_request() -> None:
     assert reqs[0].to_finish.status_code == 500
     assert "it allows no token" in (reqs[0].to_finish.message or "")
     assert reqs[2].to_finish is None
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_row_without_numbers_gets_no_token_and_the_others_theirs(
+    logits: torch.Tensor, value: float, temperature: float
+) -> None:
+    rows = logits.repeat(3, 1)
+    rows[1, 4] = value
+    reqs = [make_req([1], temperature=temperature, return_logprob=True) for _ in range(3)]
+    ids, scored = Sampler(VOCAB, CPU, 0).sample(rows, reqs, [1] * 3, [True] * 3)
+    assert ids[1] == -1
+    assert all(0 <= token_id < VOCAB for token_id in (ids[0], ids[2]))
+    assert all(row is not None for row in scored)
+
+
+def test_a_row_of_which_nothing_is_left_gets_no_token() -> None:
+    ids, _ = Sampler(VOCAB, CPU, 0).sample(
+        torch.full((1, VOCAB), -torch.inf), [make_req([1])], [1], [True]
+    )
+    assert ids == [-1]

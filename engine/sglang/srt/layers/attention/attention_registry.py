@@ -6,8 +6,14 @@ from typing import Any
 from sglang.extension.registry import source_of
 from sglang.srt.extension_points import ATTENTION_BACKENDS
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+from sglang.srt.layers.attention.hybrid_backend import HybridAttnBackend
 
-__all__ = ["ATTENTION_BACKENDS", "create_attention_backend", "register_attention_backend"]
+__all__ = [
+    "ATTENTION_BACKENDS",
+    "attention_backend_for",
+    "create_attention_backend",
+    "register_attention_backend",
+]
 
 # factory(runner) -> AttentionBackend; the runner has model_config, config, device and dtype.
 AttentionBackendFactory = Callable[[Any], AttentionBackend]
@@ -23,6 +29,18 @@ def register_attention_backend(
         return factory
 
     return decorator
+
+
+def attention_backend_for(runner: Any) -> AttentionBackend:
+    """The backend that the runner's options choose, or one that holds two, one per phase."""
+    chosen = runner.config.attention_backend
+    prefill = runner.config.prefill_attention_backend or chosen
+    decode = runner.config.decode_attention_backend or chosen
+    if prefill == decode:
+        return create_attention_backend(prefill, runner)
+    return HybridAttnBackend(
+        create_attention_backend(prefill, runner), create_attention_backend(decode, runner)
+    )
 
 
 def create_attention_backend(name: str, runner: Any) -> AttentionBackend:

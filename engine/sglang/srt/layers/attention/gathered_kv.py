@@ -3,6 +3,8 @@
 import torch
 
 from sglang.srt.core.batch import ForwardBatch
+from sglang.srt.layers.attention.slot_plans import is_part
+from sglang.srt.mem_cache.memory_pool import rounded
 
 # Room for new tokens; when it is used up, everything is gathered again.
 _ROOM = 32
@@ -55,18 +57,21 @@ class GatheredKV:
         pool: tuple[torch.Tensor, torch.Tensor],
         new: tuple[torch.Tensor, torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """K and V, each [batch_size * kv_heads, longest, head_dim]; past the ends is garbage.
+        """K and V, each [batch_size * kv_heads, longest, …]; past the ends is garbage.
 
-        The pool already has the new token, `new` is that token alone: [batch_size, kv_heads,
-        head_dim].
+        The pool already has the new token, `new` is that token alone, each [batch_size, kv_heads,
+        …]. Copies have its type, and are rounded as the pool rounds.
         """
         if layer_id in self._filled:
-            for copy, values in zip(self._copies[layer_id], new, strict=True):
+            # Values that are a part of the keys are one in the copy too.
+            copies = self._copies[layer_id][: 1 if is_part(pool) else 2]
+            for copy, values, buffer in zip(copies, new, pool, strict=False):
                 head_dim = copy.shape[-1]
                 rows = self._rows_of_new(copy)
-                copy.view(-1, head_dim).index_copy_(0, rows, values.reshape(-1, head_dim))
+                as_read = rounded(values, buffer.dtype).to(copy.dtype)
+                copy.view(-1, head_dim).index_copy_(0, rows, as_read.reshape(-1, head_dim))
         else:
-            self._copies[layer_id] = self._gather(layer_id, pool)
+            self._copies[layer_id] = self._gather(layer_id, pool, new[0].dtype)
             self._filled.add(layer_id)
         longest = max(self._lengths)
         keys, values = (copy.flatten(0, 1)[:, :longest] for copy in self._copies[layer_id])
@@ -92,19 +97,23 @@ class GatheredKV:
         return not bool(changed.scatter_(1, last, False).any())
 
     def _gather(
-        self, layer_id: int, pool: tuple[torch.Tensor, torch.Tensor]
+        self, layer_id: int, pool: tuple[torch.Tensor, torch.Tensor], dtype: torch.dtype
     ) -> tuple[torch.Tensor, torch.Tensor]:
         # -> two of [batch_size, kv_heads, capacity, head_dim]
         rows, capacity = self._slots.shape
         indices = self._slots.flatten()
         old = self._copies.get(layer_id)
         copies = []
-        for which, buffer in enumerate(pool):
+        for which, buffer in enumerate(pool[: 1 if is_part(pool) else 2]):
             heads, head_dim = buffer.shape[1:]
             shape = (rows, heads, capacity, head_dim)
-            copy = old[which] if old and old[which].shape == shape else buffer.new_empty(shape)
+            copy = old[which] if old and old[which].shape == shape else None
+            if copy is None:
+                copy = buffer.new_empty(shape, dtype=dtype)
             gathered = buffer.index_select(0, indices).view(rows, capacity, heads, head_dim)
             copies.append(copy.copy_(gathered.transpose(1, 2)))
+        if is_part(pool):
+            copies.append(copies[0][..., : pool[1].shape[2]])
         return copies[0], copies[1]
 
 

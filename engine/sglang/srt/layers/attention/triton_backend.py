@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sglang.kernels.decode_attention import decode_attention_triton
+from sglang.kernels.decode_attention import NUM_KV_SPLITS, decode_attention_triton
 from sglang.kernels.extend_attention import NewTokens, extend_attention_triton
-from sglang.kernels.paged_kv import PagedKV
+from sglang.kernels.paged_kv import PagedKV, Scoring
 from sglang.srt.arg_groups.attention import check_attention_backend
 from sglang.srt.core.batch import ForwardBatch
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend, save_kv
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class TritonAttnBackend(AttentionBackend):
     """No keys or values are copied; what layers share is where each request's new tokens are."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_kv_splits: int = NUM_KV_SPLITS) -> None:
+        self.num_kv_splits = num_kv_splits
         self._new: NewTokens | None = None
 
     def init_forward_metadata(self, forward_batch: ForwardBatch) -> None:
@@ -37,12 +38,13 @@ class TritonAttnBackend(AttentionBackend):
         layer: "RadixAttention",
         forward_batch: ForwardBatch,
         save_kv_cache: bool = True,
+        **kwargs: Any,
     ) -> torch.Tensor:
         if save_kv_cache:
             save_kv(layer, forward_batch, k, v)
         heads = q.view(-1, layer.num_heads, layer.head_dim)
         kv = _paged_kv(layer, forward_batch)
-        return decode_attention_triton(heads, kv, layer.scaling).flatten(1)
+        return decode_attention_triton(heads, kv, _scoring(layer), self.num_kv_splits).flatten(1)
 
     def forward_extend(
         self,
@@ -52,19 +54,24 @@ class TritonAttnBackend(AttentionBackend):
         layer: "RadixAttention",
         forward_batch: ForwardBatch,
         save_kv_cache: bool = True,
+        **kwargs: Any,
     ) -> torch.Tensor:
         assert self._new is not None, "init_forward_metadata comes before the layers"
         if save_kv_cache:
             save_kv(layer, forward_batch, k, v)
         heads = q.view(-1, layer.num_heads, layer.head_dim)
         kv = _paged_kv(layer, forward_batch)
-        return extend_attention_triton(heads, kv, self._new, layer.scaling).flatten(1)
+        return extend_attention_triton(heads, kv, self._new, _scoring(layer)).flatten(1)
 
 
 def create_triton_backend(runner: Any) -> TritonAttnBackend:
     """The registered factory; a CPU is refused unless Triton interprets."""
     check_attention_backend("triton", runner.device.type)
-    return TritonAttnBackend()
+    return TritonAttnBackend(runner.config.triton_attention_num_kv_splits)
+
+
+def _scoring(layer: "RadixAttention") -> Scoring:
+    return Scoring(layer.scaling, layer.sliding_window_size, layer.logit_cap)
 
 
 def _paged_kv(layer: "RadixAttention", forward_batch: ForwardBatch) -> PagedKV:

@@ -1,0 +1,1 @@
+"""The engine in the caller's own process: no HTTP, no gRPC."""

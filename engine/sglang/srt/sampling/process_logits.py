@@ -1,0 +1,73 @@
+"""Runs the custom logit processors of a batch."""
+
+import logging
+from collections.abc import Sequence
+
+import torch
+
+from sglang.srt.core.messages import FinishReason
+from sglang.srt.core.request import Req
+
+logger = logging.getLogger(__name__)
+
+
+def process_logits(logits: torch.Tensor, rows: Sequence[int], reqs: Sequence[Req]) -> None:
+    """Changes the logits in place; `rows[i]` is the row of `reqs[i]`, which has a processor.
+
+    Requests of one processor are one call. A request whose processor fails is marked to finish,
+    and the token drawn for it is not used; the others are called again without it.
+    """
+    # logits: [batch_size, vocab] float32
+    groups: dict[int, list[int]] = {}
+    for index, req in enumerate(reqs):
+        groups.setdefault(id(req.logit_processor), []).append(index)
+    for members in groups.values():
+        _process(logits, [rows[i] for i in members], [reqs[i] for i in members])
+
+
+def _process(logits: torch.Tensor, rows: list[int], reqs: list[Req]) -> None:
+    try:
+        processed = _call(logits[rows], reqs)
+    except (Exception, SystemExit) as error:
+        if len(reqs) > 1:  # somebody's fault is not the others'
+            for row, req in zip(rows, reqs, strict=True):
+                _process(logits, [row], [req])
+            return
+        logger.exception("The custom logit processor of %s failed", reqs[0].rid)
+        _end(reqs[0], error)
+        return
+    logits[rows] = processed
+    _check(processed, reqs)
+
+
+def _call(own: torch.Tensor, reqs: list[Req]) -> torch.Tensor:
+    # own: [len(reqs), vocab] float32, a copy -> like own
+    shape, device = own.shape, own.device
+    params = [req.logit_processor_params for req in reqs]
+    processed = reqs[0].logit_processor(own, params)
+    if not isinstance(processed, torch.Tensor) or processed.shape != shape:
+        given = list(processed.shape) if isinstance(processed, torch.Tensor) else type(processed)
+        raise ValueError(f"it must return logits of shape {list(shape)}, got {given}")
+    return processed.to(device, torch.float32)
+
+
+def _check(processed: torch.Tensor, reqs: list[Req]) -> None:
+    # processed: [len(reqs), vocab]
+    is_broken = (
+        processed.isnan().any(-1) | processed.isposinf().any(-1) | ~processed.isfinite().any(-1)
+    )
+    for req, broken in zip(reqs, is_broken.tolist(), strict=True):
+        if broken:
+            _end(req, ValueError("a row needs a finite logit, and neither NaN nor +inf"))
+
+
+def _end(req: Req, error: BaseException) -> None:
+    if req.to_finish is not None:
+        return
+    # What the request brought or asked for is its own mistake; other faults are the server's.
+    is_own = req.has_uploaded_processor or isinstance(error, ValueError)
+    req.to_finish = FinishReason(
+        type="abort",
+        message=f"custom_logit_processor failed: {type(error).__name__}: {error}",
+        status_code=400 if is_own else 500,
+    )
