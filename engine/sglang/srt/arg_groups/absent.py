@@ -22,7 +22,6 @@ ABSENT_FLAGS = {
     "--disable-overlap-schedule": "steps are never overlapped; leave the option out.",
     "--enable-mixed-chunk": "prefill and decode are separate steps; leave the option out.",
     "--enable-priority-scheduling": "requests are ordered by --schedule-policy alone.",
-    "--sampling-backend": "there is one sampler; leave the option out.",
     "--ssl-keyfile": "end TLS in a proxy in front of the server.",
     "--ssl-certfile": "end TLS in a proxy in front of the server.",
     "--reasoning-parser": _PARSERS,
