@@ -11,6 +11,10 @@ ATTENTION_BACKENDS.register_lazy(
     "torch_native", "sglang.srt.layers.attention.torch_native:create_torch_native_backend"
 )
 ATTENTION_BACKENDS.register_lazy(
+    "torch_invariant",
+    "sglang.srt.layers.attention.torch_invariant:create_torch_invariant_backend",
+)
+ATTENTION_BACKENDS.register_lazy(
     "triton", "sglang.srt.layers.attention.triton_backend:create_triton_backend"
 )
 

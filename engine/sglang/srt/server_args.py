@@ -27,6 +27,12 @@ from sglang.srt.arg_groups.memory import MemoryArgs, check_memory
 from sglang.srt.arg_groups.model import ModelArgs, check_model
 from sglang.srt.arg_groups.observing import ObservingArgs, check_observing
 from sglang.srt.arg_groups.process import ProcessArgs
+from sglang.srt.arg_groups.sampling import (
+    INVARIANT_ATTENTION,
+    SamplingArgs,
+    add_deterministic_attention_backend_choices as add_deterministic_attention_backend_choices,
+    check_sampling,
+)
 from sglang.srt.arg_groups.scheduling import SchedulingArgs, check_scheduling, fill_scheduling
 from sglang.srt.arg_groups.serving import ServingArgs, check_serving
 from sglang.srt.arg_groups.speculative import SpeculativeArgs, apply_speculative_algorithm
@@ -53,6 +59,7 @@ class ServerArgs(
     ObservingArgs,
     SpeculativeArgs,
     KernelArgs,
+    SamplingArgs,
     SchedulingArgs,
     HiCacheArgs,
     MemoryArgs,
@@ -71,6 +78,8 @@ class ServerArgs(
         if self.host.startswith("[") and self.host.endswith("]"):
             self.host = self.host[1:-1]  # `[::1]`, as URLs have it
         self.device = self.device or "cpu"
+        if self.enable_deterministic_inference:
+            self.attention_backend = self.attention_backend or INVARIANT_ATTENTION
         self.attention_backend = self.attention_backend or default_attention_backend(self.device)
         self.tokenizer_path = self.tokenizer_path or self.model_path
         self.served_model_name = self.served_model_name or self.model_path
@@ -107,6 +116,15 @@ class ServerArgs(
         check_events(self, disable_radix_cache=self.disable_radix_cache)
         check_scheduling(self, self.page_size)
         check_attention(self, self.device or "")
+        check_sampling(
+            self,
+            self.device or "",
+            [
+                self.attention_backend,
+                self.prefill_attention_backend,
+                self.decode_attention_backend,
+            ],
+        )
         object.__setattr__(self, "_sealed", True)
 
     @property

@@ -19,7 +19,6 @@ ABSENT_FLAGS = {
     "--revision": "pass a local folder, or download that revision first.",
     "--enable-multimodal": "only text models are served.",
     "--enable-cache-report": "cached tokens are always reported; leave the option out.",
-    "--sampling-backend": "there is one sampler; leave the option out.",
     "--ssl-keyfile": "end TLS in a proxy in front of the server.",
     "--ssl-certfile": "end TLS in a proxy in front of the server.",
     "--reasoning-parser": _PARSERS,

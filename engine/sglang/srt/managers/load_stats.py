@@ -68,6 +68,9 @@ class LoadStats:
             req.times.prefilled = self._clock()
             self._counts.prompt_tokens_total += len(req.origin_input_ids)
             self._counts.cached_tokens_total += req.cached_tokens
+            tiers = req.cached_tokens_details or {}
+            self._counts.cached_host_tokens_total += tiers.get("host", 0)
+            self._counts.cached_storage_tokens_total += tiers.get("storage", 0)
 
     def retracted(self, reqs: Sequence[Req]) -> None:
         self._counts.num_retracted_requests_total += len(reqs)
@@ -146,6 +149,8 @@ class LoadStats:
             backuped_tokens_total=done.num_backed_up_tokens,
             host_used_tokens=done.num_host_used_tokens,
             host_total_tokens=done.num_host_total_tokens,
+            cached_host_tokens_total=counts.cached_host_tokens_total,
+            cached_storage_tokens_total=counts.cached_storage_tokens_total,
         )
 
     def take_durations(self) -> dict[str, list[float]]:

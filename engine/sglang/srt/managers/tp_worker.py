@@ -104,5 +104,7 @@ def _runner_config(args: ServerArgs) -> RunnerConfig:
         triton_attention_num_kv_splits=args.triton_attention_num_kv_splits,
         memory=MemoryWishes(args.page_size, args.mem_fraction_static, args.max_total_tokens),
         random_seed=args.random_seed,
+        sampling_backend=args.sampling_backend,
+        is_deterministic=args.enable_deterministic_inference,
         is_embedding=args.is_embedding,
     )

@@ -15,6 +15,7 @@ from sglang.srt.layers.logits_processor import LogitsOutput
 from sglang.srt.layers.pooler import Pooler
 from sglang.srt.mem_cache.memory_pool import KVCache, ReqToTokenPool
 from sglang.srt.model_executor.dtype import resolve_dtype, resolve_kv_dtype
+from sglang.srt.model_executor.invariance import compute_invariantly
 from sglang.srt.model_executor.memory import (
     MemoryPlan,
     MemoryWishes,
@@ -24,7 +25,7 @@ from sglang.srt.model_executor.memory import (
 )
 from sglang.srt.model_loader.loader import ProgressCallback, load_model, weight_bytes
 from sglang.srt.sampling.logprobs import prompt_logprobs
-from sglang.srt.sampling.sampler import Sampler
+from sglang.srt.sampling.sampler_backends import SamplerContext, create_sampler
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ class RunnerConfig:
     triton_attention_num_kv_splits: int = NUM_KV_SPLITS
     memory: MemoryWishes = MemoryWishes()
     random_seed: int | None = None  # of requests without a seed of their own; None: from the OS
+    sampling_backend: str | None = None  # a registered name; None: the built-in sampler
+    is_deterministic: bool = False  # no bit of an answer depends on the batch
     is_embedding: bool = False  # passes end in a vector per request instead of logits
 
 
@@ -71,6 +74,8 @@ class ModelRunner:
         self.model = load_model(
             model_config, config.load_format, self.dtype, self.device, progress=progress
         )
+        if config.is_deterministic:
+            compute_invariantly(self.model)
         if config.is_embedding:
             self._make_it_embed()
         self.weight_bytes = weight_bytes(self.model)
@@ -85,7 +90,12 @@ class ModelRunner:
             self.memory_plan.pool_bytes / 2**30,
         )
         self.attn_backend = attention_backend_for(self)
-        self.sampler = Sampler(model_config.vocab_size, self.device, config.random_seed)
+        self.sampler = create_sampler(
+            config.sampling_backend,
+            context=SamplerContext(
+                model_config.vocab_size, self.device, config.random_seed, config.is_deterministic
+            ),
+        )
         self.req_to_token_pool: ReqToTokenPool | None = None
         self.token_to_kv_pool: KVCache | None = None
 
@@ -141,6 +151,10 @@ class ModelRunner:
             logits, reqs, forward_batch.seq_lens_cpu, forward_batch.is_final
         )
         input_rows = prompt_logprobs(
-            self.model.compute_logits, logits_output.prompt_hidden_states, reqs, forward_batch
+            self.model.compute_logits,
+            logits_output.prompt_hidden_states,
+            reqs,
+            forward_batch,
+            stable=self.config.is_deterministic,
         )
         return GenerationBatchResult(next_ids, output_rows, input_rows)

@@ -49,7 +49,12 @@ def _of_host(read: "Callable[[LoadSnapshot], float]") -> Callable[[WorkerSnapsho
 
 
 def _cached_by_source(snapshot: WorkerSnapshot) -> ByLabel:
-    return {"device": snapshot.load.cached_tokens_total}
+    load = snapshot.load
+    if not load.host_total_tokens:
+        return {"device": load.cached_tokens_total}
+    host, storage = load.cached_host_tokens_total, load.cached_storage_tokens_total
+    on_device = load.cached_tokens_total - host - storage
+    return {"device": on_device, "host": host, "storage": storage}
 
 
 def _tokens_by_mode(snapshot: WorkerSnapshot) -> ByLabel:
@@ -126,14 +131,16 @@ COUNTERS = (
            _of_load(lambda load: load.num_retracted_requests_total)),
     Series("prompt_tokens", COUNTER, "Prompt tokens, once per request whose prompt was computed.",
            _of_load(lambda load: load.prompt_tokens_total)),
-    Series("cached_tokens", COUNTER, "Of those: tokens that came from the prefix cache.",
+    Series("cached_tokens", COUNTER,
+           "Of those: tokens that came from the prefix cache; by the tier where they were, "
+           "`device`, `host` or `storage`.",
            _cached_by_source, "cache_source"),
     Series("generation_tokens", COUNTER, "Tokens of answers.",
            _of_load(lambda load: load.generation_tokens_total)),
     Series("realtime_tokens", COUNTER,
            "Tokens as passes took them, so what is computed again after a retraction counts again: "
-           "computed in prefill passes, taken from the cache by admitted requests, computed in "
-           "decode passes.",
+           "computed in prefill passes (`prefill_compute`), taken from the cache by admitted "
+           "requests (`prefill_cache`), computed in decode passes (`decode`).",
            _tokens_by_mode, "mode"),
     Series("evicted_tokens", COUNTER, "KV tokens that the prefix cache gave up.",
            _of_load(lambda load: load.evicted_tokens_total)),

@@ -9,7 +9,7 @@ from sglang.srt.core.batch import ForwardMode, ScheduleBatch
 from sglang.srt.core.messages import AbortInput, LoadSnapshot, RequestTimes, StepOutput
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
-from tests.unit.srt.managers.engine import Engine, generate, prompt_of
+from tests.unit.srt.managers.engine import Cache, Engine, generate, prompt_of
 from tests.unit.srt.managers.test_grammar import Backend, CountingGrammar
 
 
@@ -109,6 +109,52 @@ def test_retractions_are_counted_timed_and_computed_again() -> None:
         assert len(output.times.admissions) == output.num_retractions + 1
     seen = [s.load.num_retracted_reqs for s in engine.outbox.sent if isinstance(s, StepOutput)]
     assert max(seen) > 0 == seen[-1]
+
+
+def test_gauges_say_who_holds_what() -> None:
+    engine = Clocked(pool=200, max_running_requests=3)
+    engine.send(*(generate(f"r{i}", prompt_of(20, seed=i), 10) for i in range(5)))
+    for _ in range(3):
+        engine.step()
+    load = last_load(engine)
+    assert (load.num_running_reqs, load.num_waiting_reqs, load.utilization) == (3, 2, 1.0)
+    assert load.num_waiting_uncached_tokens == 2 * 20
+    # Three prompts, and the KV of all tokens but the last one of each answer.
+    news = [len(engine.outbox.answers[f"r{i}"].token_ids) for i in range(3)]
+    assert load.num_used_tokens == sum(20 + tokens - 1 for tokens in news)
+    assert load.token_usage == load.num_used_tokens / 200
+    assert load.num_free_tokens == engine.memory.allocator.available_size()
+    assert load.num_evictable_tokens == 200 - load.num_used_tokens - load.num_free_tokens
+    assert load.gen_throughput == 3.0, "three requests, a token a second each"
+    assert load.new_token_ratio == engine.scheduler.ratio.value
+    engine.run()
+    load = last_load(engine)
+    assert (load.num_running_reqs, load.num_waiting_reqs, load.gen_throughput) == (0, 0, 0.0)
+    assert load.num_used_tokens == 0
+    assert load.num_free_tokens + load.num_evictable_tokens == 200
+
+
+def test_a_host_tier_is_counted() -> None:
+    engine = Clocked(pool=64, cache=Cache(hicache_ratio=3.0))
+    for i in (0, 1, 2, 0):
+        engine.run(generate(f"r{i}-{len(engine.outbox.answers)}", prompt_of(40, seed=i), 4))
+    load, again = last_load(engine), engine.outbox.answers["r0-3"].last
+    assert again.cached_tokens_details is not None
+    assert again.cached_tokens_details["host"] > 0
+    assert load.cached_host_tokens_total == again.cached_tokens_details["host"]
+    assert load.cached_tokens_total == again.cached_tokens
+    assert load.load_back_tokens_total == load.cached_host_tokens_total
+    assert load.cached_storage_tokens_total == load.prefetched_tokens_total == 0
+    # Three prompts with their answers, the last token of each never being written.
+    assert load.backuped_tokens_total == load.host_used_tokens == 3 * 43
+    assert load.host_total_tokens == 192
+    seconds = [
+        each
+        for sent in engine.outbox.sent
+        if isinstance(sent, StepOutput)
+        for each in sent.durations.get("load_back", [])
+    ]
+    assert len(seconds) == 1 and seconds[0] >= 0
 
 
 def test_refused_and_aborted_requests_are_counted_once() -> None:

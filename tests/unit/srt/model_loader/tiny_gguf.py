@@ -46,6 +46,7 @@ class TinyGguf:
     without: tuple[str, ...] = ()
     extra: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     eos_token_id: int = STOP
+    context_len: int = 128
     tensors: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -57,7 +58,7 @@ class TinyGguf:
     def write(self, path: Path) -> Path:
         writer = GGUFWriter(path, "llama")
         writer.add_block_count(LAYERS)
-        writer.add_context_length(128)
+        writer.add_context_length(self.context_len)
         writer.add_embedding_length(HIDDEN)
         writer.add_feed_forward_length(INTERMEDIATE)
         writer.add_head_count(HEADS)

@@ -36,6 +36,7 @@ class Driver:
     load_format: str = "auto"
     attention_backend: str = "torch_native"
     kv_cache_dtype: str = "auto"
+    is_deterministic: bool = False
     memory_wishes: MemoryWishes = MemoryWishes(max_total_tokens=POOL_TOKENS)
     filled: dict[Req, int] = field(default_factory=dict)
 
@@ -47,6 +48,7 @@ class Driver:
             kv_cache_dtype=self.kv_cache_dtype,
             memory=self.memory_wishes,
             random_seed=0,
+            is_deterministic=self.is_deterministic,
         )
         self.runner = ModelRunner(ModelConfig.from_path(self.path), config)
         sizes = PoolSizes(self.runner.max_total_num_tokens, 1, 16, 256)

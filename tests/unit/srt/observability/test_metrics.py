@@ -85,7 +85,8 @@ def test_gauges_and_counters_follow_the_snapshot() -> None:
 def test_a_host_tier_adds_its_series() -> None:
     load = LoadSnapshot(
         host_total_tokens=500, host_used_tokens=40, load_back_tokens_total=3,
-        prefetched_tokens_total=2, backuped_tokens_total=50,
+        prefetched_tokens_total=2, backuped_tokens_total=50, cached_tokens_total=30,
+        cached_host_tokens_total=12, cached_storage_tokens_total=8,
     )  # fmt: skip
     found = samples(metrics_of(load))
     assert (found["hicache_host_used_tokens", ""], found["hicache_host_total_tokens", ""]) == (
@@ -93,6 +94,8 @@ def test_a_host_tier_adds_its_series() -> None:
         500,
     )
     assert found["load_back_tokens_total", ""] == 3
+    tiers = [found["cached_tokens_total", tier] for tier in ("device", "host", "storage")]
+    assert tiers == [10, 12, 8]
     assert found["prefetched_tokens_total", ""] == 2
     assert found["backuped_tokens_total", ""] == 50
 
