@@ -13,6 +13,8 @@ import torch
 from sglang.kernels.decode_attention import decode_attention_triton
 from sglang.kernels.dispatch import Kernel
 from sglang.kernels.extend_attention import NewTokens, extend_attention_triton
+from sglang.kernels.kv_copy import copy_pages_triton
+from sglang.kernels.kv_store import store_kv_triton
 from sglang.kernels.paged_kv import PagedKV, Scoring
 from sglang.kernels.rms_norm import add_rms_norm_triton, rms_norm_triton
 from sglang.kernels.rotary import rotate_triton
@@ -91,3 +93,12 @@ def test_attention_kernels_compile(
     decode_attention_triton(q, kv, scoring)
     extend_attention_triton(q, kv, NewTokens(torch.tensor([0, 1]), 1), scoring)
     assert set(built) == {"_split_kernel", "_merge_kernel", "_extend_kernel"}
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
+def test_kernels_of_the_pool_compile(built: dict[str, Any], dtype: torch.dtype) -> None:
+    buffers = (torch.zeros(64, 8, 128, dtype=dtype), torch.zeros(64, 8, 128, dtype=dtype))
+    one = torch.tensor([1])
+    store_kv_triton(buffers, one, tuple(buffer[:1].float() for buffer in buffers))
+    copy_pages_triton(buffers[0], one, one, 16)
+    assert set(built) == {"_store_kernel", "_copy_kernel"}

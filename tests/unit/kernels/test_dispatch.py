@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from sglang.kernels.dispatch import choose, power_of_two
+from sglang.kernels.kv_copy import copy_pages_for, copy_pages_torch, copy_pages_triton
+from sglang.kernels.kv_store import store_kv_for, store_kv_torch, store_kv_triton
 from sglang.kernels.rms_norm import rms_norm_for, rms_norm_torch, rms_norm_triton
 from sglang.kernels.rotary import rotate_for, rotate_torch, rotate_triton
 from sglang.kernels.silu_and_mul import (
@@ -25,6 +27,8 @@ def test_layers_find_their_operations() -> None:
     assert (rotate_for(CPU), rotate_for(CUDA)) == (rotate_torch, rotate_triton)
     assert silu_and_mul_for(CPU) is silu_and_mul_torch
     assert silu_and_mul_for(CUDA) is silu_and_mul_triton
+    assert (store_kv_for(CPU), store_kv_for(CUDA)) == (store_kv_torch, store_kv_triton)
+    assert (copy_pages_for(CPU), copy_pages_for(CUDA)) == (copy_pages_torch, copy_pages_triton)
 
 
 @pytest.mark.parametrize(("size", "block"), [(1, 1), (2, 2), (3, 4), (64, 64), (65, 128)])

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sglang.kernels.paged_kv import Scoring
 from sglang.srt.core.batch import ForwardBatch
 
 
@@ -39,6 +40,8 @@ class RadixAttention(nn.Module):
         self.logit_cap = logit_cap
         self.v_head_dim = head_dim if v_head_dim == -1 else v_head_dim
         self.sliding_window_size = sliding_window_size
+        # Once more, as kernels take it.
+        self.scoring = Scoring(scaling, sliding_window_size, logit_cap)
 
     def forward(
         self,

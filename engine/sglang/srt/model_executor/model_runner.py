@@ -108,6 +108,8 @@ class ModelRunner:
         """Called once, before the first `forward`."""
         self.req_to_token_pool = req_to_token_pool
         self.token_to_kv_pool = token_to_kv_pool
+        if not self.attn_backend.support_triton():
+            token_to_kv_pool.store_by_torch()
 
     def release_caches(self) -> None:
         """Between passes: gives back what is kept only for speed, and free memory to the system."""

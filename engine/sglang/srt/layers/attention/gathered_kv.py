@@ -2,9 +2,9 @@
 
 import torch
 
+from sglang.kernels.kv_store import rounded
 from sglang.srt.core.batch import ForwardBatch
 from sglang.srt.layers.attention.slot_plans import is_part
-from sglang.srt.mem_cache.memory_pool import rounded
 
 # Room for new tokens; when it is used up, everything is gathered again.
 _ROOM = 32

@@ -71,20 +71,21 @@ class TorchNativeAttnBackend(AttentionBackend):
         buffers = pool.get_kv_buffer(layer.layer_id)
         # Heads that share a KV head are rows of one product: [batch, kv_heads, group, head_dim].
         heads = q.reshape(q.shape[0], layer.num_kv_heads, -1, layer.head_dim)
-        cut = is_cut(forward_batch, layer.sliding_window_size)
+        window = layer.sliding_window_size
+        cut = window > 0 and is_cut(forward_batch, window)
         if self._uses_gathered and not cut:
             new = (k.view(-1, *buffers[0].shape[1:]), v.view(-1, *buffers[1].shape[1:]))
             keys, values = self._gathered.read(layer.layer_id, buffers, new)
             mask = self._decode_groups[-1][0].mask
-            return _attend_by_products(heads, keys, values, mask, _scoring(layer))
+            return _attend_by_products(heads, keys, values, mask, layer.scoring)
         attend = _attend_capped if layer.logit_cap > 0 else _attend
         out = q.new_empty(q.shape[0], layer.num_heads * layer.v_head_dim)
-        for group in self._groups(forward_batch, layer.sliding_window_size if cut else -1):
+        for group in self._groups(forward_batch, window if cut else -1):
             keys, values = group.slots.read(buffers, q.dtype)
             if group.rows is None:
-                return attend(heads, keys, values, group.mask, _scoring(layer))
+                return attend(heads, keys, values, group.mask, layer.scoring)
             own = heads.index_select(0, group.rows)
-            out[group.rows] = attend(own, keys, values, group.mask, _scoring(layer))
+            out[group.rows] = attend(own, keys, values, group.mask, layer.scoring)
         return out
 
     def forward_extend(
@@ -111,7 +112,7 @@ class TorchNativeAttnBackend(AttentionBackend):
             else:
                 keys, values = part.slots.read(buffers, q.dtype)
             own = q[rows].transpose(0, 1).unsqueeze(0)
-            out = _attend_causally(own, keys, values, part.mask, _scoring(layer))
+            out = _attend_causally(own, keys, values, part.mask, layer.scoring)
             outs.append(out[0].transpose(0, 1).reshape(part.end - part.start, -1))
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
@@ -131,10 +132,6 @@ class TorchNativeAttnBackend(AttentionBackend):
 def create_torch_native_backend(runner: Any) -> TorchNativeAttnBackend:
     """The registered factory; works on every device torch knows."""
     return TorchNativeAttnBackend(runner.kv_dims.cell_bytes)
-
-
-def _scoring(layer: "RadixAttention") -> Scoring:
-    return Scoring(layer.scaling, layer.sliding_window_size, layer.logit_cap)
 
 
 def _attend(

@@ -7,7 +7,7 @@ import torch
 
 from sglang.kernels.decode_attention import NUM_KV_SPLITS, decode_attention_triton
 from sglang.kernels.extend_attention import NewTokens, extend_attention_triton
-from sglang.kernels.paged_kv import PagedKV, Scoring
+from sglang.kernels.paged_kv import PagedKV
 from sglang.srt.arg_groups.attention import check_attention_backend
 from sglang.srt.core.batch import ForwardBatch
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend, save_kv
@@ -44,7 +44,7 @@ class TritonAttnBackend(AttentionBackend):
             save_kv(layer, forward_batch, k, v)
         heads = q.view(-1, layer.num_heads, layer.head_dim)
         kv = _paged_kv(layer, forward_batch)
-        return decode_attention_triton(heads, kv, _scoring(layer), self.num_kv_splits).flatten(1)
+        return decode_attention_triton(heads, kv, layer.scoring, self.num_kv_splits).flatten(1)
 
     def forward_extend(
         self,
@@ -61,17 +61,13 @@ class TritonAttnBackend(AttentionBackend):
             save_kv(layer, forward_batch, k, v)
         heads = q.view(-1, layer.num_heads, layer.head_dim)
         kv = _paged_kv(layer, forward_batch)
-        return extend_attention_triton(heads, kv, self._new, _scoring(layer)).flatten(1)
+        return extend_attention_triton(heads, kv, self._new, layer.scoring).flatten(1)
 
 
 def create_triton_backend(runner: Any) -> TritonAttnBackend:
     """The registered factory; a CPU is refused unless Triton interprets."""
     check_attention_backend("triton", runner.device.type)
     return TritonAttnBackend(runner.config.triton_attention_num_kv_splits)
-
-
-def _scoring(layer: "RadixAttention") -> Scoring:
-    return Scoring(layer.scaling, layer.sliding_window_size, layer.logit_cap)
 
 
 def _paged_kv(layer: "RadixAttention", forward_batch: ForwardBatch) -> PagedKV:
