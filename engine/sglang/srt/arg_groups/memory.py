@@ -34,6 +34,13 @@ class MemoryArgs:
         "Type that keys and values are kept in; auto is the type of --dtype. The fp8 types take "
         "half of bfloat16's memory and change answers slightly.",
     ] = "auto"
+    swa_full_tokens_ratio: A[
+        float,
+        GROUP,
+        Bound(gt=0, le=1),
+        "With --disable-radix-cache, for models with windows in some layers: tokens of these "
+        "layers' pool per token of the others'.",
+    ] = 0.8
     disable_radix_cache: A[bool, GROUP, "Do not reuse KV between requests."] = False
     radix_cache_backend: A[
         str | None,

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang.srt.configs.gguf_file import GgufFile
-from sglang.srt.configs.rope_config import ROPE_TYPES, RopeConfig
+from sglang.srt.configs.rope_config import RopeConfig
 
 # Architecture name in the file → (class of our model registry, model type).
 _ARCHITECTURES = {"llama": ("LlamaForCausalLM", "llama")}
@@ -14,6 +14,7 @@ _END_OF_TURN_TEXTS = frozenset(
     ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>")
 )
 _CONTROL_TOKEN = 3
+_ROPE_SCALINGS = ("default", "linear", "llama3")
 
 
 def read_gguf_config(path: Path) -> dict[str, Any]:
@@ -108,8 +109,9 @@ def _rope(file: GgufFile) -> RopeConfig:
     factor = factor or file.number("{arch}.rope.scale_linear", 0.0) or 1.0
     if scaling == "none":
         scaling = "default" if factor == 1.0 else "linear"
-    if scaling not in ROPE_TYPES:
-        raise file.wrong("{arch}.rope.scaling.type", scaling, f"one of {', '.join(ROPE_TYPES)}")
+    if scaling not in _ROPE_SCALINGS:
+        allowed = f"one of {', '.join(_ROPE_SCALINGS)}"
+        raise file.wrong("{arch}.rope.scaling.type", scaling, allowed)
     theta = file.number("{arch}.rope.freq_base", RopeConfig.theta)
     if theta <= 0:
         raise file.wrong("{arch}.rope.freq_base", theta, "above 0")

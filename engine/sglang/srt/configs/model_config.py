@@ -1,22 +1,24 @@
 """What a model is: sizes, rotary settings, context length and end tokens, read from its files."""
 
-import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sglang.srt.configs.attention_window import ALL_TOKENS, layer_windows
+from sglang.srt.configs.experts_config import ExpertsConfig
 from sglang.srt.configs.gguf_config import read_gguf_config
 from sglang.srt.configs.json_file import read_json
+from sglang.srt.configs.latent_config import LatentConfig
 from sglang.srt.configs.rope_config import RopeConfig
 from sglang.srt.configs.token_ids import token_ids_of, tokenizer_end_tokens, tokenizer_size
 from sglang.srt.environ import envs
-
-logger = logging.getLogger(__name__)
 
 # Keys of generation_config.json that are sampling parameters under the same name.
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 # Model types whose query, key and value have biases though config.json does not say so.
 _BIASED_ATTENTION = frozenset(("qwen2",))
+# Model types whose head is the embedding's table unless config.json says otherwise.
+_TIED_EMBEDDINGS = frozenset(("gemma2",))
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,12 @@ class ModelConfig:
     attention_bias: bool = False  # of the q, k and v projections
     attention_output_bias: bool = False
     mlp_bias: bool = False
+    layer_windows: tuple[int, ...] = ()  # see `window_of`
+    attn_logit_cap: float = 0.0  # scores become cap * tanh(score / cap); 0: they stay
+    final_logit_cap: float = 0.0  # the same of logits
+    query_scale_dim: int | None = None  # scores are divided by its root; None: by head_dim's
+    latent: LatentConfig | None = None
+    experts: ExpertsConfig | None = None
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     pad_token_id: int | None = None
@@ -59,6 +67,15 @@ class ModelConfig:
                 f"{self.model_path}: {self.num_attention_heads} attention heads cannot be shared "
                 f"out to {self.num_key_value_heads} key/value heads: not a multiple."
             )
+
+    def window_of(self, layer_id: int) -> int:
+        """Tokens that the layer attends to, the query's own among them; -1: all."""
+        return self.layer_windows[layer_id] if self.layer_windows else ALL_TOKENS
+
+    @property
+    def rotary_dim(self) -> int:
+        """Numbers of a head that are rotated."""
+        return self.latent.qk_rope_head_dim if self.latent is not None else self.head_dim
 
     @property
     def is_gguf(self) -> bool:
@@ -130,14 +147,22 @@ def _from_folder(path: Path) -> ModelConfig:
         head_dim=int(config.get("head_dim") or int(config["hidden_size"]) // heads),
         rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
         rope=RopeConfig.from_hf(config),
-        context_len=_trained_context_len(config),
-        hidden_act=str(config.get("hidden_act", "silu")),
-        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+        context_len=int(config.get("max_position_embeddings", 2048)),
+        hidden_act=str(config.get("hidden_activation") or config.get("hidden_act", "silu")),
+        tie_word_embeddings=bool(
+            config.get("tie_word_embeddings", config.get("model_type") in _TIED_EMBEDDINGS)
+        ),
         attention_bias=bool(
             config.get("attention_bias", config.get("model_type") in _BIASED_ATTENTION)
         ),
         attention_output_bias=bool(config.get("attention_bias", False)),
         mlp_bias=bool(config.get("mlp_bias", False)),
+        layer_windows=layer_windows(config),
+        attn_logit_cap=float(config.get("attn_logit_softcapping") or 0.0),
+        final_logit_cap=float(config.get("final_logit_softcapping") or 0.0),
+        query_scale_dim=config.get("query_pre_attn_scalar"),
+        latent=LatentConfig.from_hf(config),
+        experts=ExpertsConfig.from_hf(config),
         eos_token_ids=tuple(dict.fromkeys(end_tokens)),
         bos_token_id=_first(token_ids_of(config.get("bos_token_id"))),
         pad_token_id=_first(token_ids_of(config.get("pad_token_id"))),
@@ -176,20 +201,6 @@ def _require_keys(path: Path, config: dict[str, Any]) -> None:
             f"{path / 'config.json'} lacks {', '.join(missing)}; "
             "it does not describe a text model that can be served."
         )
-
-
-def _trained_context_len(config: dict[str, Any]) -> int:
-    context_len = int(config.get("max_position_embeddings", 2048))
-    window = config.get("sliding_window")
-    if window and config.get("use_sliding_window", True) and window < context_len:
-        # Attention looks at everything, which equals the window only as long as nothing is older.
-        logger.warning(
-            "The model attends to a sliding window of %d tokens; its context of %d is cut to that.",
-            window,
-            context_len,
-        )
-        return int(window)
-    return context_len
 
 
 def _context_len(trained: int, wanted: int | None) -> int:

@@ -55,6 +55,7 @@ class Req:
     kv_committed_len: int = 0  # leading tokens whose slots stand in the row of req_to_token
     kv_pending_len: int = 0  # trailing ones of those, in passes whose result is not known yet
     cache_protected_len: int = 0  # leading slots that the prefix cache owns; the rest are ours
+    window_start: int = 0  # leading tokens that gave their place in a window pool up
     cached_tokens: int = 0  # prompt tokens that came from the cache at first admission
     prefix_key: Any = None  # what the prefix cache is asked for; made by `key_of`
     loaded_len: int = 0  # tokens that were brought to the device for it

@@ -24,3 +24,19 @@ class RMSNorm(nn.Module):
         """Adds `update` to `residual` in place and normalizes the sum."""
         # residual, update: [num_tokens, hidden]
         return self._add_norm(residual, update, self.weight, self.eps)
+
+
+class CenteredRMSNorm(RMSNorm):
+    """x / rms(x) * (1 + weight), all of it in float32."""
+
+    def __init__(self, hidden_size: int, eps: float) -> None:
+        super().__init__(hidden_size, eps)
+        self.weight.data.zero_()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        scale = wide.square().mean(-1, keepdim=True).add_(self.eps).rsqrt_()
+        return (wide * scale).mul_(1.0 + self.weight.float()).to(x.dtype)
+
+    def after_adding(self, residual: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
+        return self(residual.add_(update))

@@ -35,6 +35,7 @@ class RotaryEmbedding(nn.Module):
     def __init__(self, head_dim: int, rope: RopeConfig, context_len: int) -> None:
         super().__init__()
         self.context_len = context_len
+        self._growth = rope.attention_factor
         self._fill(inverse_frequencies(head_dim, rope))
         self._rotate = rotate_for(self.cos.device)
 
@@ -59,7 +60,7 @@ class RotaryEmbedding(nn.Module):
         angles = torch.outer(
             torch.arange(self.context_len, dtype=torch.float32), inverse_frequencies
         )
-        cos, sin = angles.cos(), angles.sin()
+        cos, sin = angles.cos() * self._growth, angles.sin() * self._growth
         # x * cos + swap(x) * sin rotates, where swap exchanges the halves of a head.
         self.register_buffer("cos", torch.cat((cos, cos), -1), persistent=False)
         self.register_buffer("sin", torch.cat((-sin, sin), -1), persistent=False)
@@ -73,6 +74,8 @@ def inverse_frequencies(head_dim: int, rope: RopeConfig) -> torch.Tensor:
         return frequencies / rope.factor
     if rope.rope_type == "llama3":
         return _llama3_frequencies(frequencies, rope)
+    if rope.rope_type == "yarn":
+        return _yarn_frequencies(frequencies, rope)
     return frequencies
 
 
@@ -87,3 +90,21 @@ def _llama3_frequencies(frequencies: torch.Tensor, rope: RopeConfig) -> torch.Te
     blended = (1 - share) * frequencies / rope.factor + share * frequencies
     scaled = torch.where(wavelengths > shortest_stretched, frequencies / rope.factor, blended)
     return torch.where(wavelengths < longest_kept, frequencies, scaled)
+
+
+def _yarn_frequencies(frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
+    # What turns often in the original context is kept, what turns little is stretched, with a
+    # ramp between.
+    num = len(frequencies)
+
+    def index_at(turns: float) -> float:
+        wavelengths = rope.original_max_position_embeddings / (turns * 2 * math.pi)
+        return num * math.log(wavelengths) / math.log(rope.theta)
+
+    first, last = index_at(rope.beta_fast), index_at(rope.beta_slow)
+    if rope.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * num - 1)
+    ramp = (torch.arange(num, dtype=torch.float32) - first) / max(last - first, 0.001)
+    stretched = ramp.clamp(0, 1)
+    return frequencies / rope.factor * stretched + frequencies * (1 - stretched)

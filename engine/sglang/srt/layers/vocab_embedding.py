@@ -20,17 +20,29 @@ class VocabEmbedding(nn.Module):
 
 
 class LMHead(Linear):
-    """Scores of the first `vocab_size` rows; padding rows are never computed, so never sampled."""
+    """Scores of the first `vocab_size` rows; padding rows are never computed, so never sampled.
 
-    def __init__(self, hidden_size: int, num_rows: int, vocab_size: int) -> None:
+    With a cap, scores become cap * tanh(score / cap).
+    """
+
+    def __init__(
+        self, hidden_size: int, num_rows: int, vocab_size: int, logit_cap: float = 0.0
+    ) -> None:
         super().__init__(hidden_size, num_rows)
         self.vocab_size = vocab_size
+        self.logit_cap = logit_cap
         self._is_tied = False
 
     def tie(self, embedding: VocabEmbedding) -> None:
         """Shares the embedding's table instead of having one."""
         self.weight = embedding.weight
         self._is_tied = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = super().forward(x)
+        if self.logit_cap > 0:
+            scores = torch.tanh(scores / self.logit_cap) * self.logit_cap
+        return scores
 
     def drop_weight(self) -> None:
         if not self._is_tied:

@@ -102,9 +102,21 @@ def _runner_config(args: ServerArgs) -> RunnerConfig:
         prefill_attention_backend=args.prefill_attention_backend,
         decode_attention_backend=args.decode_attention_backend,
         triton_attention_num_kv_splits=args.triton_attention_num_kv_splits,
-        memory=MemoryWishes(args.page_size, args.mem_fraction_static, args.max_total_tokens),
+        memory=_memory_wishes(args),
         random_seed=args.random_seed,
         sampling_backend=args.sampling_backend,
         is_deterministic=args.enable_deterministic_inference,
         is_embedding=args.is_embedding,
+    )
+
+
+def _memory_wishes(args: ServerArgs) -> MemoryWishes:
+    chunk = args.chunked_prefill_size
+    return MemoryWishes(
+        page_size=args.page_size,
+        mem_fraction_static=args.mem_fraction_static,
+        max_total_tokens=args.max_total_tokens,
+        # A cached prefix would need its last window in the second pool, so there is none then.
+        window_share=args.swa_full_tokens_ratio if args.disable_radix_cache else None,
+        longest_pass=chunk if chunk is not None and chunk > 0 else None,
     )

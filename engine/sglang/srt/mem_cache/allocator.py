@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from sglang.srt.mem_cache.memory_pool import KVCache
+    from sglang.srt.core.request import Req
+    from sglang.srt.mem_cache.memory_pool import KVCache, ReqToTokenPool
 
 
 class BaseTokenToKVPoolAllocator:
@@ -56,7 +57,20 @@ class BaseTokenToKVPoolAllocator:
         self._kvcache.load_cpu_copy(kv_cache_cpu, indices)
 
     def available_size(self) -> int:
+        """Tokens that can be allocated now."""
+        return self.full_available_size()
+
+    def full_available_size(self) -> int:
+        """Of the pool that every token stands in; another pool may have less room."""
         return (len(self.free_pages) + self._num_released) * self.page_size
+
+    def trim(self, reqs: "list[Req]", table: "ReqToTokenPool") -> None:
+        """Called before the next tokens of these requests are computed: frees what none of them
+        attends to, if there is a pool for which that makes a difference.
+        """
+
+    def check_window(self, holders: "list[Req]") -> None:
+        """RuntimeError if a second pool does not add up."""
 
     def num_pages_of(self, num_tokens: int) -> int:
         return -(-num_tokens // self.page_size)
@@ -112,11 +126,7 @@ class BaseTokenToKVPoolAllocator:
         if self._group is not None:
             self._group.append(free_index)
             return
-        pages = free_index.to(torch.int64)
-        if self.page_size > 1:
-            pages = torch.unique(pages // self.page_size)
-        self._released.append(pages)
-        self._num_released += len(pages)
+        self._release(self._pages_of(free_index))
 
     def free_group_begin(self) -> None:
         """Until `free_group_end`, `free` only collects, so pieces of one page come back as one."""
@@ -129,7 +139,7 @@ class BaseTokenToKVPoolAllocator:
 
     def merge_and_sort_free(self) -> None:
         """Joins released pages to the free ones. A page that is free twice raises RuntimeError."""
-        if not self._released:
+        if not self._num_released:
             return
         pages = torch.cat([self.free_pages, *self._released])
         self._released, self._num_released = [], 0
@@ -140,13 +150,14 @@ class BaseTokenToKVPoolAllocator:
                 raise RuntimeError(f"KV pages were freed twice: {twice[:8].tolist()}")
         self.free_pages = pages
 
-    def backup_state(self) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        return self.free_pages, list(self._released)
+    def backup_state(self) -> tuple[torch.Tensor, ...]:
+        """For `restore_state` alone: what is allocated in between becomes free again."""
+        return self.free_pages, torch.cat([self.free_pages[:0], *self._released])
 
-    def restore_state(self, state: tuple[torch.Tensor, list[torch.Tensor]]) -> None:
+    def restore_state(self, state: tuple[torch.Tensor, ...]) -> None:
         self.free_pages, released = state
-        self._released = list(released)
-        self._num_released = sum(len(pages) for pages in released)
+        self._released = [released]
+        self._num_released = len(released)
 
     def _take(self, num_pages: int, *, sort: bool) -> torch.Tensor | None:
         """The lowest free pages. Decode steps skip the sort: they need no neighbours."""
@@ -156,6 +167,14 @@ class BaseTokenToKVPoolAllocator:
             self.merge_and_sort_free()
         pages, self.free_pages = self.free_pages[:num_pages], self.free_pages[num_pages:]
         return pages
+
+    def _release(self, pages: torch.Tensor) -> None:
+        self._released.append(pages)
+        self._num_released += len(pages)
+
+    def _pages_of(self, slots: torch.Tensor) -> torch.Tensor:
+        slots = slots.to(torch.int64)
+        return slots if self.page_size == 1 else torch.unique(slots // self.page_size)
 
     def _slots(self, pages: torch.Tensor) -> torch.Tensor:
         if self.page_size == 1:

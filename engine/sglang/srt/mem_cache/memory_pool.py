@@ -2,14 +2,13 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 
-from sglang.kernels.kv_copy import copy_pages_for
-from sglang.kernels.kv_store import store_kv_for, store_kv_torch
 from sglang.srt.mem_cache.allocator import (
     BaseTokenToKVPoolAllocator,
     PagedTokenToKVPoolAllocator,
@@ -32,6 +31,9 @@ class KVDims:
 
     With `latent_rank` (multi-head latent attention) a layer keeps one latent of `head_dim` numbers
     in place of a key and a value; the first `latent_rank` of them are what values are made of.
+
+    With `window_layers` those layers keep their tokens in a second pool, which has `window_share`
+    tokens per token of the first.
     """
 
     num_layers: int
@@ -39,12 +41,37 @@ class KVDims:
     head_dim: int
     dtype: torch.dtype
     latent_rank: int = 0
+    window_layers: frozenset[int] = frozenset()
+    window_len: int = 0  # tokens that these layers attend to
+    window_share: float = 1.0
+    layer_ids: tuple[int, ...] = ()  # the layers' numbers in the model, if not 0, 1, …
 
     @property
     def cell_bytes(self) -> int:
+        """Of a token in all pools: one that is a fraction of a token in a pool counts as such."""
+        num_window = len(self.window_layers)
+        return self._cell_bytes(self.num_layers - num_window) + math.ceil(
+            self._cell_bytes(num_window) * self.window_share
+        )
+
+    def window_tokens(self, num_tokens: int, page_size: int) -> int:
+        """Size of the second pool beside a first one of that size."""
+        return int(num_tokens * self.window_share) // page_size * page_size
+
+    def split(self) -> "tuple[KVDims, KVDims]":
+        """Of the first pool, and of the second."""
+        window = tuple(sorted(self.window_layers))
+        full = tuple(layer for layer in range(self.num_layers) if layer not in self.window_layers)
+        first, second = (
+            KVDims(len(ids), self.num_kv_heads, self.head_dim, self.dtype, layer_ids=ids)
+            for ids in (full, window)
+        )
+        return first, second
+
+    def _cell_bytes(self, num_layers: int) -> int:
         v_head_dim = 0 if self.latent_rank else self.head_dim
         return kv_cell_bytes(
-            self.num_layers, self.num_kv_heads, self.head_dim, self.dtype.itemsize, v_head_dim
+            num_layers, self.num_kv_heads, self.head_dim, self.dtype.itemsize, v_head_dim
         )
 
     def arithmetic(self) -> str:
@@ -55,8 +82,12 @@ class KVDims:
             else f"key and value x {self.num_kv_heads} heads x {self.head_dim} numbers"
         )
         name = str(self.dtype).removeprefix("torch.")
+        layers = f"{self.num_layers} layers"
+        if self.window_layers:
+            num_window = len(self.window_layers)
+            layers = f"({self.num_layers - num_window} + {num_window} x {self.window_share}) layers"
         return (
-            f"{self.num_layers} layers x {numbers} x {self.dtype.itemsize} bytes ({name}) = "
+            f"{layers} x {numbers} x {self.dtype.itemsize} bytes ({name}) = "
             f"{self.cell_bytes} bytes a token"
         )
 
@@ -100,6 +131,9 @@ def build_memory(dims: KVDims, sizes: PoolSizes, device: str) -> Memory:
     """Allocates the KV buffers and the tables that address them."""
     page_size = sizes.page_size
     num_tokens = sizes.num_tokens // page_size * page_size
+    table = ReqToTokenPool(sizes.max_running_requests, sizes.context_len, device)
+    if dims.window_layers:
+        return _two_pools(dims, num_tokens, page_size, table)
     pool_class = MLATokenToKVPool if dims.latent_rank else MHATokenToKVPool
     kv_pool = pool_class(num_tokens, page_size, dims, device)
     allocator: BaseTokenToKVPoolAllocator
@@ -107,8 +141,15 @@ def build_memory(dims: KVDims, sizes: PoolSizes, device: str) -> Memory:
         allocator = TokenToKVPoolAllocator(num_tokens, dims.dtype, device, kv_pool)
     else:
         allocator = PagedTokenToKVPoolAllocator(num_tokens, page_size, dims.dtype, device, kv_pool)
-    table = ReqToTokenPool(sizes.max_running_requests, sizes.context_len, device)
     return Memory(table, kv_pool, allocator)
+
+
+def _two_pools(dims: KVDims, num_tokens: int, page_size: int, table: "ReqToTokenPool") -> Memory:
+    from sglang.srt.mem_cache.swa_memory import SWAKVPool, SWATokenToKVPoolAllocator
+
+    num_window = dims.window_tokens(num_tokens, page_size)
+    pool = SWAKVPool(num_tokens, num_window, page_size, dims, table.device)
+    return Memory(table, pool, SWATokenToKVPoolAllocator(num_tokens, num_window, page_size, pool))
 
 
 class ReqToTokenPool:
@@ -162,17 +203,16 @@ class KVCache(ABC):
 
     num_layers: int = 0  # that keep something here
 
+    @property
+    def layer_ids(self) -> Sequence[int]:
+        """Their numbers in the model."""
+        return range(self.num_layers)
+
     def __init__(self, size: int, page_size: int, dtype: torch.dtype, device: str) -> None:
         self.size = size
         self.page_size = page_size
         self.dtype = dtype
         self.device = device
-        self._store_kv = store_kv_for(torch.device(device))
-        self._copy_pages = copy_pages_for(torch.device(device))
-
-    def store_by_torch(self) -> None:
-        """From now on, on any device: for attention backends that do without Triton."""
-        self._store_kv = store_kv_torch
 
     @abstractmethod
     def get_key_buffer(self, layer_id: int) -> torch.Tensor:
@@ -207,9 +247,7 @@ class KVCache(ABC):
     def get_kv_size_bytes(self) -> int:
         """Of all buffers, the padding page included."""
         return sum(
-            buffer.nbytes
-            for layer in range(self.num_layers)
-            for buffer in self.layer_buffers(layer)
+            buffer.nbytes for layer in self.layer_ids for buffer in self.layer_buffers(layer)
         )
 
     def get_cpu_copy(self, indices: torch.Tensor) -> list[list[torch.Tensor]]:
@@ -222,14 +260,12 @@ class KVCache(ABC):
     def load_cpu_copy(self, kv_cache_cpu: list[list[torch.Tensor]], indices: torch.Tensor) -> None:
         """Writes a copy back, to the same or to other slots."""
         for layer, copies in enumerate(kv_cache_cpu):
-            for buffer, copy in zip(self.layer_buffers(layer), copies, strict=True):
-                self._store_kv((buffer,), indices, (copy.to(buffer.device),))
+            self.load_layer(layer, copies, indices)
 
-    def copy_pages(self, targets: torch.Tensor, sources: torch.Tensor) -> None:
-        """Page targets[i] becomes what page sources[i] is. No page is target and source at once."""
-        for layer in range(self.num_layers):
-            for buffer in self.layer_buffers(layer):
-                self._copy_pages(buffer, targets, sources, self.page_size)
+    def load_layer(self, layer_id: int, copies: list[torch.Tensor], indices: torch.Tensor) -> None:
+        """Of one layer what `get_cpu_copy` returned for it."""
+        for buffer, copy in zip(self.layer_buffers(layer_id), copies, strict=True):
+            store(buffer, indices, copy.to(buffer.device))
 
 
 class MHATokenToKVPool(KVCache):
@@ -260,8 +296,8 @@ class MHATokenToKVPool(KVCache):
         v_scale: float | None = None,
     ) -> None:
         # cache_k, cache_v: [num_tokens, num_kv_heads, head_dim]
-        buffers = self.get_kv_buffer(layer.layer_id)
-        self._store_kv(buffers, loc, (_scaled(cache_k, k_scale), _scaled(cache_v, v_scale)))
+        store(self.get_key_buffer(layer.layer_id), loc, cache_k, k_scale)
+        store(self.get_value_buffer(layer.layer_id), loc, cache_v, v_scale)
 
 
 class MLATokenToKVPool(KVCache):
@@ -298,12 +334,28 @@ class MLATokenToKVPool(KVCache):
         v_scale: float | None = None,
     ) -> None:
         # cache_k: [num_tokens, 1, kv_lora_rank + qk_rope_head_dim]; cache_v is a part of it
-        buffers = self.layer_buffers(layer.layer_id)
-        self._store_kv(buffers, loc, (_scaled(cache_k, k_scale),))
+        store(self.kv_buffer[layer.layer_id], loc, cache_k, k_scale)
 
 
-def _scaled(values: torch.Tensor, scale: float | None) -> torch.Tensor:
-    return values if scale is None else values / scale
+def store(
+    buffer: torch.Tensor, loc: torch.Tensor, values: torch.Tensor, scale: float | None = None
+) -> None:
+    """buffer[loc] = values / scale; assigning does the same in ten times the time."""
+    stored = rounded(values if scale is None else values / scale, buffer.dtype)
+    if buffer.dtype.itemsize == 1:
+        # torch copies bytes by index, but not 8-bit floats.
+        buffer, stored = buffer.view(torch.uint8), stored.contiguous().view(torch.uint8)
+    buffer.index_copy_(0, loc, stored)
+
+
+def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What an 8-bit type cannot hold becomes the largest number that it can: an infinity would
+    spoil every token that attends to it.
+    """
+    if dtype.itemsize == 1 and values.dtype != dtype:
+        largest = torch.finfo(dtype).max
+        values = values.clamp(-largest, largest)
+    return values.to(dtype)
 
 
 def _buffers(dims: KVDims, shape: tuple[int, ...], device: str) -> list[torch.Tensor]:

@@ -47,6 +47,12 @@ class RequestMemory:
 
     def room(self) -> int:
         """Tokens that are free, or would be after eviction."""
+        return self.allocator.full_available_size() + self.tree_cache.evictable_size()
+
+    def room_now(self) -> int:
+        """How many tokens can be allocated at once: less than `room` where a second pool is full,
+        which running requests keep emptying.
+        """
         return self.allocator.available_size() + self.tree_cache.evictable_size()
 
     def used(self) -> int:
@@ -115,6 +121,7 @@ class RequestMemory:
         """
         olds = [req.kv_committed_len for req in reqs]
         ends = [old + new for old, new in zip(olds, new_lens, strict=True)]
+        self.allocator.trim(reqs, self.req_to_token_pool)
         self._evict_for(sum(map(self.new_page_tokens, olds, ends)))
         is_new = [req.req_pool_idx is None for req in reqs]
         rows = self.req_to_token_pool.alloc(reqs)
@@ -132,10 +139,11 @@ class RequestMemory:
         return slots
 
     def can_decode(self, reqs: list[Req]) -> bool:
-        return self.decode_tokens(reqs) <= self.room()
+        return self.decode_tokens(reqs) <= self.room_now()
 
     def decode(self, reqs: list[Req]) -> torch.Tensor:
         """One slot for the next token of each request. Returns out_cache_loc: [batch_size]."""
+        self.allocator.trim(reqs, self.req_to_token_pool)
         self._evict_for(self.decode_tokens(reqs))
         table = self.req_to_token_pool.req_to_token
         rows = torch.tensor([req.req_pool_idx for req in reqs], device=table.device)
@@ -156,6 +164,7 @@ class RequestMemory:
     def release(self, req: Req, keep: bool = True) -> None:
         """The request gives all back; `keep` leaves its KV in the cache for others."""
         self.tree_cache.cache_finished_req(req, is_insert=keep)
+        req.window_start = 0
 
     def clear(self) -> None:
         """Forgets every cached prefix. Only while no request holds memory."""
@@ -170,7 +179,7 @@ class RequestMemory:
         held = sum(
             self.new_page_tokens(req.cache_protected_len, req.kv_committed_len) for req in holders
         )
-        free = self.allocator.available_size()
+        free = self.allocator.full_available_size()
         evictable = self.tree_cache.evictable_size()
         protected = self.tree_cache.protected_size()
         self.allocator.merge_and_sort_free()

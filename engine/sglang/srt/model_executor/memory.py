@@ -1,14 +1,19 @@
 """What one token of KV costs, and how many tokens fit into the memory that is left."""
 
 import ctypes
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 import torch
 
+from sglang.srt.configs.attention_window import ALL_TOKENS
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.mem_cache.memory_pool import KVDims
+from sglang.srt.mem_cache.swa_memory import LEAST_TRIMMED
+
+logger = logging.getLogger(__name__)
 
 # Without a wish the CPU pool takes this share of what is available after the weights are loaded,
 # and no more than the limit: a machine without an accelerator is rarely the engine's alone.
@@ -36,11 +41,65 @@ class MemoryWishes:
     page_size: int = 1
     mem_fraction_static: float | None = None
     max_total_tokens: int | None = None
+    window_share: float | None = None  # see `KVDims`; None: one pool for all layers
+    longest_pass: int | None = None  # new tokens of one request in a pass; None: no limit
+
+
+def plan_pools(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    weight_bytes: int,
+    device: torch.device,
+    wishes: MemoryWishes,
+) -> tuple[KVDims, MemoryPlan]:
+    """What is kept of a token as `dtype`, and of how many tokens.
+
+    A second pool for layers with a window is left out if a request alone could fill it.
+    """
+    one_pool = kv_dims_of(config, dtype)
+    dims = _with_window_pool(one_pool, config, wishes)
+    plan = plan_memory(dims.cell_bytes, weight_bytes, device, wishes)
+    if dims.window_layers:
+        size = dims.window_tokens(plan.max_total_num_tokens, wishes.page_size)
+        assert wishes.longest_pass is not None, "else there is no second pool"
+        # The last pass' tokens and the next one's, with the window before them.
+        needed = dims.window_len + 2 * (wishes.longest_pass + wishes.page_size) + LEAST_TRIMMED
+        if size < needed:
+            logger.info(
+                "All layers share one KV pool: one for layers with a window would have %d tokens, "
+                "and a request may need %d.",
+                size,
+                needed,
+            )
+            dims = one_pool
+            plan = plan_memory(dims.cell_bytes, weight_bytes, device, wishes)
+    return dims, plan
+
+
+def _with_window_pool(dims: KVDims, config: ModelConfig, wishes: MemoryWishes) -> KVDims:
+    windows = config.layer_windows
+    layers = frozenset(layer for layer, window in enumerate(windows) if window != ALL_TOKENS)
+    if not layers or len(layers) == dims.num_layers or dims.latent_rank:
+        return dims
+    if wishes.window_share is None:
+        logger.info(
+            "Layers with a window keep all tokens, so that prefixes can be shared; with "
+            "--disable-radix-cache they get a smaller pool."
+        )
+        return dims
+    if wishes.longest_pass is None:
+        return dims
+    return replace(
+        dims, window_layers=layers, window_len=max(windows), window_share=wishes.window_share
+    )
 
 
 def kv_dims_of(config: ModelConfig, dtype: torch.dtype) -> KVDims:
-    """What the model's layers keep of a token, stored as `dtype`."""
-    return KVDims(config.num_hidden_layers, config.num_key_value_heads, config.head_dim, dtype)
+    """What the model's layers keep of a token in one pool."""
+    layers, latent = config.num_hidden_layers, config.latent
+    if latent is not None:
+        return KVDims(layers, 1, latent.latent_dim, dtype, latent.kv_lora_rank)
+    return KVDims(layers, config.num_key_value_heads, config.head_dim, dtype)
 
 
 def plan_memory(

@@ -11,16 +11,16 @@ from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.core.batch import ForwardBatch, GenerationBatchResult
 from sglang.srt.core.request import Req
 from sglang.srt.layers.attention.attention_registry import attention_backend_for
+from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+from sglang.srt.layers.attention.window_pool_backend import WindowPoolBackend
 from sglang.srt.layers.logits_processor import LogitsOutput
 from sglang.srt.layers.pooler import Pooler
 from sglang.srt.mem_cache.memory_pool import KVCache, ReqToTokenPool
 from sglang.srt.model_executor.dtype import resolve_dtype, resolve_kv_dtype
 from sglang.srt.model_executor.invariance import compute_invariantly
 from sglang.srt.model_executor.memory import (
-    MemoryPlan,
     MemoryWishes,
-    kv_dims_of,
-    plan_memory,
+    plan_pools,
     return_free_memory,
 )
 from sglang.srt.model_loader.loader import ProgressCallback, load_model, weight_bytes
@@ -79,9 +79,12 @@ class ModelRunner:
         if config.is_embedding:
             self._make_it_embed()
         self.weight_bytes = weight_bytes(self.model)
-        self.kv_dims = kv_dims_of(model_config, resolve_kv_dtype(config.kv_cache_dtype, self.dtype))
-        self.memory_plan: MemoryPlan = plan_memory(
-            self.kv_dims.cell_bytes, self.weight_bytes, self.device, config.memory
+        self.kv_dims, self.memory_plan = plan_pools(
+            model_config,
+            resolve_kv_dtype(config.kv_cache_dtype, self.dtype),
+            self.weight_bytes,
+            self.device,
+            config.memory,
         )
         logger.info(
             "KV pool: %s; %d tokens = %.2f GiB.",
@@ -89,7 +92,7 @@ class ModelRunner:
             self.memory_plan.max_total_num_tokens,
             self.memory_plan.pool_bytes / 2**30,
         )
-        self.attn_backend = attention_backend_for(self)
+        self.attn_backend = self._make_attention()
         self.sampler = create_sampler(
             config.sampling_backend,
             context=SamplerContext(
@@ -108,8 +111,11 @@ class ModelRunner:
         """Called once, before the first `forward`."""
         self.req_to_token_pool = req_to_token_pool
         self.token_to_kv_pool = token_to_kv_pool
-        if not self.attn_backend.support_triton():
-            token_to_kv_pool.store_by_torch()
+
+    def _make_attention(self) -> AttentionBackend:
+        if not self.kv_dims.window_layers:
+            return attention_backend_for(self)
+        return WindowPoolBackend(attention_backend_for(self), attention_backend_for(self))
 
     def release_caches(self) -> None:
         """Between passes: gives back what is kept only for speed, and free memory to the system."""

@@ -7,9 +7,9 @@ from torch import nn
 
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.core.batch import ForwardBatch
-from sglang.srt.layers.activation import SiluAndMul
+from sglang.srt.layers.gated_mlp import GatedMLP
 from sglang.srt.layers.layernorm import RMSNorm
-from sglang.srt.layers.linear import GateUpLinear, Linear, QKVLinear
+from sglang.srt.layers.linear import Linear, QKVLinear
 from sglang.srt.layers.logits_processor import LogitsOutput, LogitsProcessor
 from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.layers.rotary_embedding import RotaryEmbedding, Rotation
@@ -44,7 +44,15 @@ class LlamaAttention(nn.Module):
             config.hidden_size, head_dim, heads, kv_heads, config.attention_bias
         )
         self.o_proj = Linear(heads * head_dim, config.hidden_size, config.attention_output_bias)
-        self.attn = RadixAttention(heads, head_dim, head_dim**-0.5, kv_heads, layer_id)
+        self.attn = RadixAttention(
+            heads,
+            head_dim,
+            (config.query_scale_dim or head_dim) ** -0.5,
+            kv_heads,
+            layer_id,
+            logit_cap=config.attn_logit_cap,
+            sliding_window_size=config.window_of(layer_id),
+        )
 
     def forward(
         self,
@@ -61,30 +69,13 @@ class LlamaAttention(nn.Module):
         return self.o_proj(self.attn(q, k, v, forward_batch))
 
 
-class LlamaMLP(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        if config.hidden_act != "silu":
-            raise ValueError(
-                f"hidden_act {config.hidden_act!r} is not supported by this architecture; "
-                "it must be 'silu'."
-            )
-        self.gate_up_proj = GateUpLinear(
-            config.hidden_size, config.intermediate_size, config.mlp_bias
-        )
-        self.act_fn = SiluAndMul(self.gate_up_proj.weight.device)
-        self.down_proj = Linear(config.intermediate_size, config.hidden_size, config.mlp_bias)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # x: [num_tokens, hidden] -> [num_tokens, hidden]
-        return self.down_proj(self.act_fn(self.gate_up_proj(x)))
-
-
 class LlamaDecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig, layer_id: int) -> None:
         super().__init__()
         self.self_attn = LlamaAttention(config, layer_id)
-        self.mlp = LlamaMLP(config)
+        self.mlp = GatedMLP(
+            config.hidden_size, config.intermediate_size, config.hidden_act, config.mlp_bias
+        )
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
@@ -102,16 +93,19 @@ class LlamaDecoderLayer(nn.Module):
 
 
 class LlamaModel(nn.Module):
-    """Embedding, layers and the last normalization."""
+    """Embedding, layers and the last normalization. Its kin have other layers or norms."""
+
+    layer_class: type[nn.Module] = LlamaDecoderLayer
+    norm_class: type[RMSNorm] = RMSNorm
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.embed_tokens = VocabEmbedding(config.padded_vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(
-            LlamaDecoderLayer(config, layer_id) for layer_id in range(config.num_hidden_layers)
+            self.layer_class(config, layer_id) for layer_id in range(config.num_hidden_layers)
         )
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.rotary_emb = RotaryEmbedding(config.head_dim, config.rope, config.context_len)
+        self.norm = self.norm_class(config.hidden_size, config.rms_norm_eps)
+        self.rotary_emb = RotaryEmbedding(config.rotary_dim, config.rope, config.context_len)
         # The norm after each layer; it also adds what the layer found out.
         self._next_norms = [*(layer.input_layernorm for layer in self.layers), self.norm][1:]
 
@@ -119,7 +113,7 @@ class LlamaModel(nn.Module):
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: ForwardBatch
     ) -> torch.Tensor:
         # input_ids, positions: [num_tokens] -> [num_tokens, hidden]
-        residual = self.embed_tokens(input_ids)
+        residual = self.embed(input_ids)
         rotation = self.rotary_emb.lookup(positions, residual.dtype)
         normed = self.layers[0].input_layernorm(residual)
         for layer, next_norm in zip(self.layers, self._next_norms, strict=True):
@@ -127,15 +121,26 @@ class LlamaModel(nn.Module):
             normed = next_norm.after_adding(residual, update)
         return normed
 
+    def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
+        # input_ids: [num_tokens] -> [num_tokens, hidden]
+        return self.embed_tokens(input_ids)
+
 
 class LlamaForCausalLM(nn.Module):
     """The architecture as the runner sees it."""
 
+    model_class: type[LlamaModel] = LlamaModel
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.model = LlamaModel(config)
-        self.lm_head = LMHead(config.hidden_size, config.padded_vocab_size, config.vocab_size)
+        self.model = self.model_class(config)
+        self.lm_head = LMHead(
+            config.hidden_size,
+            config.padded_vocab_size,
+            config.vocab_size,
+            config.final_logit_cap,
+        )
         if config.tie_word_embeddings:
             self.lm_head.tie(self.model.embed_tokens)
         self.logits_processor = LogitsProcessor()
@@ -163,11 +168,12 @@ class LlamaForCausalLM(nn.Module):
             f"model.layers.{layer}.self_attn.rotary_emb.inv_freq"
             for layer in range(self.config.num_hidden_layers)
         )
-        load_parameters(self, self._take_rope_factors(weights), _PACKED, frozenset(skipped))
+        load_parameters(self, self.prepared(weights), _PACKED, frozenset(skipped))
 
-    def _take_rope_factors(
+    def prepared(
         self, weights: Iterable[tuple[str, torch.Tensor]]
     ) -> Iterable[tuple[str, torch.Tensor]]:
+        """The checkpoint's tensors as the parameters want them."""
         for name, tensor in weights:
             if name == ROPE_FACTORS:
                 self.model.rotary_emb.set_frequency_factors(tensor)
@@ -176,7 +182,7 @@ class LlamaForCausalLM(nn.Module):
 
 
 class MistralForCausalLM(LlamaForCausalLM):
-    """The same computation; a sliding window is respected by the length of the context."""
+    """The same computation; every layer may have a sliding window."""
 
 
 EntryClass = [LlamaForCausalLM, MistralForCausalLM]

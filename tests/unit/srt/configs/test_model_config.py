@@ -1,6 +1,7 @@
 """What a model's files say about it."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +90,63 @@ def test_both_spellings_of_rotary_settings_are_read(tmp_path: Path) -> None:
 
 
 def test_unsupported_rotary_scaling_is_refused(tmp_path: Path) -> None:
-    config = {**CONFIG, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
-    with pytest.raises(ValueError, match="yarn.*supported"):
+    config = {**CONFIG, "rope_scaling": {"rope_type": "longrope", "factor": 4.0}}
+    with pytest.raises(ValueError, match="longrope.*supported"):
         ModelConfig.from_path(write_folder(tmp_path, config=config))
 
 
-def test_sliding_window_limits_the_context(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, config={**CONFIG, "sliding_window": 100})
-    assert ModelConfig.from_path(folder).context_len == 100
+@pytest.mark.parametrize(
+    ("options", "windows"),
+    [
+        ({"sliding_window": None}, ()),
+        ({"sliding_window": 100}, (100, 100)),
+        ({"sliding_window": 100, "use_sliding_window": False}, ()),
+        (
+            {"sliding_window": 100, "layer_types": ["full_attention", "sliding_attention"]},
+            (-1, 100),
+        ),
+        ({"sliding_window": 100, "layer_types": ["full_attention"] * 2}, ()),
+        ({"sliding_window": 100, "model_type": "gemma2"}, (100, -1)),
+        ({"sliding_window": 100, "model_type": "qwen2", "max_window_layers": 1}, (-1, 100)),
+    ],
+)
+def test_windows_of_layers_leave_the_context_whole(
+    options: dict[str, Any], windows: tuple[int, ...], tmp_path: Path
+) -> None:
+    config = {**CONFIG, "num_hidden_layers": 2, **options}
+    model = ModelConfig.from_path(write_folder(tmp_path, config=config))
+    assert (model.layer_windows, model.context_len) == (windows, 512)
+    assert [model.window_of(layer) for layer in range(2)] == list(windows or (-1, -1))
+
+
+def test_yarn_grows_scores_by_what_the_file_says(tmp_path: Path) -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    growth = 0.1 * math.log(4.0) + 1.0
+    for more, expected in (
+        ({}, growth),
+        ({"attention_factor": 1.5}, 1.5),
+        ({"mscale": 1.0, "mscale_all_dim": 1.0}, 1.0),
+    ):
+        config = {**CONFIG, "rope_scaling": {**scaling, **more}}
+        rope = ModelConfig.from_path(write_folder(tmp_path, config=config)).rope
+        assert rope.attention_factor == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"num_experts_per_tok": 9}, "cannot take 9 experts: it may take 1 to 8"),
+        ({"n_group": 3, "topk_group": 1}, "8 experts in 3 groups"),
+        ({"n_group": 4, "topk_group": 5}, "a token takes 5"),
+    ],
+)
+def test_experts_that_cannot_be_chosen_are_refused(
+    options: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    experts = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    folder = write_folder(tmp_path, config={**CONFIG, **experts, **options})
+    with pytest.raises(ValueError, match=reason):
+        ModelConfig.from_path(folder)
 
 
 def test_context_may_be_shortened_but_not_lengthened(tmp_path: Path) -> None:
