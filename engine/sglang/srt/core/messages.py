@@ -183,6 +183,9 @@ class LoadSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
     backuped_tokens_total: int = 0
     host_used_tokens: int = 0
     host_total_tokens: int = 0  # 0: there is no host tier
+    swa_used_tokens: int = 0  # of the pool of layers with a window
+    swa_total_tokens: int = 0  # 0: there is no such pool
+    num_paused_reqs: int = 0  # that a pause of generation holds, wherever they are
     cached_host_tokens_total: int = 0  # of `cached_tokens_total`: they came from host memory
     cached_storage_tokens_total: int = 0  # of the same: from storage
 

@@ -182,11 +182,12 @@ class EngineService:
         }
 
     def _queue_load(self) -> dict[str, int]:
-        """Those that wait; `grammar` and `retracted` are parts of `waiting`."""
+        """`grammar` and `retracted` are parts of `waiting`; a pause holds `paused` of all."""
         load = self.client.load
         return {
             "waiting": load.num_waiting_reqs,
             "grammar": load.num_grammar_queue_reqs,
+            "paused": load.num_paused_reqs,
             "retracted": load.num_retracted_reqs,
         }
 

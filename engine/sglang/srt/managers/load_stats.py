@@ -8,6 +8,7 @@ from sglang.srt.core.batch import ScheduleBatch
 from sglang.srt.core.messages import GenerateInput, LoadSnapshot
 from sglang.srt.core.request import Req
 from sglang.srt.mem_cache.request_memory import RequestMemory
+from sglang.srt.mem_cache.swa_memory import SWATokenToKVPoolAllocator
 
 logger = logging.getLogger(__name__)
 THROUGHPUT_WINDOW = 1.0  # seconds
@@ -28,7 +29,7 @@ class LoadStats:
         self._grammars = grammars
         self._clock = clock
         self._log_interval = log_interval
-        self._in_prefill: set[str] = set()  # rids, from admission to the last prefill pass
+        self.is_paused = False  # set by whoever pauses
         self.reset()
 
     def reset(self) -> None:
@@ -55,11 +56,11 @@ class LoadStats:
         """A batch with prompts in it was chosen: its new requests wait no more."""
         if batch is None:
             return
-        for req, prefix_len in zip(batch.reqs, batch.extend_prefix_lens, strict=True):
+        prompts = batch.reqs[: batch.num_prompts]
+        for req, prefix_len in zip(prompts, batch.extend_prefix_lens, strict=False):
             times = req.times
             if len(times.admissions) == len(times.retractions):
                 times.admissions.append(self._clock())
-                self._in_prefill.add(req.rid)
                 self._counts.prefill_cache_tokens_total += prefix_len
 
     def prefilled(self, req: Req) -> None:
@@ -76,11 +77,9 @@ class LoadStats:
         self._counts.num_retracted_requests_total += len(reqs)
         for req in reqs:
             req.times.retractions.append(self._clock())
-            self._in_prefill.discard(req.rid)
 
     def ended(self, req: Req) -> None:
         req.times.finished = self._clock()
-        self._in_prefill.discard(req.rid)
         if req.finished_reason is not None and req.finished_reason.type == "abort":
             self._counts.num_aborted_requests_total += 1
 
@@ -88,16 +87,15 @@ class LoadStats:
 
     def computed(self, batch: ScheduleBatch) -> None:
         """A pass is over, before anything is made of its result."""
-        num_decoding = batch.batch_size
-        if not batch.forward_mode.is_decode():
+        if batch.num_prompts:
             now = self._clock()
-            lens = zip(batch.reqs, batch.extend_prefix_lens, batch.extend_seq_lens, strict=True)
-            for req, prefix_len, new_len in lens:
-                if req.rid in self._in_prefill:
-                    num_decoding -= 1
-                    self._prefill_pass(req, prefix_len, new_len, now)
-        if num_decoding:
-            self._counts.decode_tokens_total += num_decoding
+            for req, new_len in zip(
+                batch.reqs[: batch.num_prompts], batch.extend_seq_lens, strict=False
+            ):
+                req.times.chunks.append((now, new_len))
+                self._counts.prefill_compute_tokens_total += new_len
+        if num_answers := batch.batch_size - batch.num_prompts:
+            self._counts.decode_tokens_total += num_answers
             self._log_steps += 1
 
     def stepped(self, num_new_tokens: int) -> None:
@@ -122,6 +120,7 @@ class LoadStats:
         """Counters and memory; the caller adds what it knows of its queues."""
         counts, cache, grammars = self._counts, self._memory.tree_cache, self._grammars
         done = cache.counters
+        size_swa, free_swa = self._window_pool()
         return LoadSnapshot(
             num_used_tokens=self._memory.used(),
             num_evictable_tokens=cache.evictable_size(),
@@ -149,6 +148,8 @@ class LoadStats:
             backuped_tokens_total=done.num_backed_up_tokens,
             host_used_tokens=done.num_host_used_tokens,
             host_total_tokens=done.num_host_total_tokens,
+            swa_used_tokens=size_swa - free_swa,
+            swa_total_tokens=size_swa,
             cached_host_tokens_total=counts.cached_host_tokens_total,
             cached_storage_tokens_total=counts.cached_storage_tokens_total,
         )
@@ -177,11 +178,12 @@ class LoadStats:
         )  # fmt: skip
         self._start_log_window()
 
-    def _prefill_pass(self, req: Req, prefix_len: int, new_len: int, now: float) -> None:
-        req.times.chunks.append((now, new_len))
-        self._counts.prefill_compute_tokens_total += new_len
-        if prefix_len + new_len >= req.seq_len:
-            self._in_prefill.discard(req.rid)
+    def _window_pool(self) -> tuple[int, int]:
+        """Tokens in all, and free ones, of the pool of layers with a window; 0 without one."""
+        allocator = self._memory.allocator
+        if isinstance(allocator, SWATokenToKVPoolAllocator):
+            return allocator.size_swa, allocator.swa_available_size()
+        return 0, 0
 
     def _start_log_window(self) -> None:
         self._log_start, self._log_steps, self._log_tokens = self._clock(), 0, 0

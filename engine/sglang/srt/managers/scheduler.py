@@ -345,15 +345,17 @@ class Scheduler:
             for req in self.live:
                 self._abort(req, PAUSED)
         elif mode == "retract":
-            self.waiting.put_back(self.prefill.retract_chunked() + self.running.retract_all())
-        self.paused = True
+            retracted = self.prefill.retract_chunked() + self.running.retract_all()
+            self.waiting.put_back(retracted)
+            self.stats.retracted(retracted)
+        self.paused = self.stats.is_paused = True
         return {"message": "Generation paused successfully.", "status": "ok"}
 
     def continue_generation(self, args: Mapping[str, object]) -> dict[str, object]:
         """Undoes `pause_generation`."""
         if args.get("torch_empty_cache"):
             self._release_caches()
-        self.paused = False
+        self.paused = self.stats.is_paused = False
         self._rested = False
         return {"message": "Generation continued successfully.", "status": "ok"}
 

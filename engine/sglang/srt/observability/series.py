@@ -48,6 +48,11 @@ def _of_host(read: "Callable[[LoadSnapshot], float]") -> Callable[[WorkerSnapsho
     return lambda snapshot: read(snapshot.load) if snapshot.load.host_total_tokens else None
 
 
+def _window_usage(snapshot: WorkerSnapshot) -> float | None:
+    load = snapshot.load
+    return load.swa_used_tokens / load.swa_total_tokens if load.swa_total_tokens else None
+
+
 def _cached_by_source(snapshot: WorkerSnapshot) -> ByLabel:
     load = snapshot.load
     if not load.host_total_tokens:
@@ -77,6 +82,8 @@ GAUGES = (
     Series("num_retracted_reqs", GAUGE,
            "Of those that wait: requests that lost their KV memory and will get it again.",
            _of_load(lambda load: load.num_retracted_reqs)),
+    Series("num_paused_reqs", GAUGE, "Requests that a pause of generation holds.",
+           _of_load(lambda load: load.num_paused_reqs)),
     Series("utilization", GAUGE, "Running requests, as a share of the most that may run.",
            _of_load(lambda load: load.utilization)),
     Series("num_used_tokens", GAUGE, "KV tokens that eviction could not free.",
@@ -92,9 +99,11 @@ GAUGES = (
     Series("token_usage", GAUGE, "num_used_tokens as a share of max_total_num_tokens.",
            _of_load(lambda load: load.token_usage)),
     Series("full_token_usage", GAUGE,
-           "Used share of the pool of layers with full attention: there is one pool, so the same "
-           "as token_usage.",
+           "Used share of the pool of layers with full attention; the same as token_usage.",
            _of_load(lambda load: load.token_usage)),
+    Series("swa_token_usage", GAUGE,
+           "Used share of the pool of layers with a window; where a model has such layers only.",
+           _window_usage),
     Series("hicache_host_used_tokens", GAUGE,
            "KV tokens that host memory holds; with a host tier only.",
            _of_host(lambda load: load.host_used_tokens)),

@@ -5,10 +5,20 @@ import logging
 import pytest
 import torch
 
-from sglang.srt.core.batch import ForwardMode, ScheduleBatch
-from sglang.srt.core.messages import AbortInput, LoadSnapshot, RequestTimes, StepOutput
-from sglang.srt.core.request import Req
-from sglang.srt.core.sampling_params import SamplingParams
+from sglang.srt.constrained.grammar_manager import GrammarCounters
+from sglang.srt.core.messages import (
+    AbortInput,
+    ControlInput,
+    LoadSnapshot,
+    RequestTimes,
+    StepOutput,
+)
+from sglang.srt.managers.load_stats import LoadStats
+from sglang.srt.mem_cache.base_prefix_cache import CacheInitParams
+from sglang.srt.mem_cache.chunk_cache import ChunkCache
+from sglang.srt.mem_cache.memory_pool import KVDims, ReqToTokenPool
+from sglang.srt.mem_cache.request_memory import RequestMemory
+from sglang.srt.mem_cache.swa_memory import SWAKVPool, SWATokenToKVPoolAllocator
 from tests.unit.srt.managers.engine import Cache, Engine, generate, prompt_of
 from tests.unit.srt.managers.test_grammar import Backend, CountingGrammar
 
@@ -62,22 +72,55 @@ def test_counts_are_those_of_the_answers_and_the_batches() -> None:
 
 
 def test_a_mixed_pass_counts_each_request_for_what_it_does() -> None:
-    stats = Engine().scheduler.stats
-    new, old = (Req(rid, prompt_of(20), SamplingParams(max_new_tokens=9)) for rid in ("new", "old"))
-    first = ScheduleBatch([old], ForwardMode.EXTEND, torch.arange(20), [0], [20])
-    stats.planned(first)
-    stats.computed(first)
-    old.output_ids.append(1)
-    mixed = ScheduleBatch([new, old], ForwardMode.MIXED, torch.arange(13), [8, 20], [12, 1])
-    stats.planned(mixed)
-    stats.computed(mixed)
+    engine = Engine(mixed_chunk=True, chunked_prefill_size=16)
+    engine.send(generate("old", prompt_of(20), 20))
+    for _ in range(4):
+        engine.step()
+    engine.run(generate("new", prompt_of(40, seed=1), 5))
+    mixed = [batch for batch in engine.model.batches if batch.forward_mode.is_mixed()]
+    assert mixed
+    load = last_load(engine)
+    assert load.prefill_compute_tokens_total == load.prompt_tokens_total == 60
+    assert load.decode_tokens_total == load.generation_tokens_total - 2
+    assert sum(tokens for _, tokens in times_of(engine, "new").chunks) == 40
+
+
+def test_a_pause_is_counted() -> None:
+    engine = Engine()
+    engine.send(*(generate(f"r{i}", prompt_of(20, seed=i), 10) for i in range(3)))
+    for _ in range(3):
+        engine.step()
+    engine.send(ControlInput(id=1, name="pause_generation", args={"mode": "retract"}))
+    paused = last_load(engine)
+    assert (paused.num_paused_reqs, paused.num_retracted_reqs) == (3, 3)
+    assert paused.num_retracted_requests_total == 3
+    engine.send(ControlInput(id=2, name="continue_generation"))
+    engine.run()
+    assert last_load(engine).num_paused_reqs == 0
+    for rid in ("r0", "r1", "r2"):
+        times = times_of(engine, rid)
+        assert (len(times.admissions), len(times.retractions)) == (2, 1)
+
+
+def test_a_window_pool_is_counted() -> None:
+    dims = KVDims(
+        num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32,
+        window_layers=frozenset([1]), window_len=8,
+    )  # fmt: skip
+    table = ReqToTokenPool(4, 64, "cpu")
+    allocator = SWATokenToKVPoolAllocator(64, 32, 1, SWAKVPool(64, 32, 1, dims, "cpu"))
+    params = CacheInitParams(
+        disable=True, req_to_token_pool=table, token_to_kv_pool_allocator=allocator
+    )
+    memory = RequestMemory(ChunkCache(params), table, allocator)
+    stats = LoadStats(memory, GrammarCounters(), clock=lambda: 0.0)
+    assert allocator.alloc(12) is not None
     load = stats.snapshot()
-    assert load.prefill_compute_tokens_total == 20 + 12
-    assert load.prefill_cache_tokens_total == 8
-    assert load.decode_tokens_total == 1
-    assert [tokens for _, tokens in old.times.chunks] == [20]
+    assert (load.swa_used_tokens, load.swa_total_tokens) == (12, 32)
+    assert load.num_used_tokens == 12 and load.max_total_num_tokens == 64
 
 
+@pytest.mark.loop("plain")
 def test_every_stage_has_its_moment() -> None:
     engine = Clocked(chunked_prefill_size=16)
     engine.now = 100.0
@@ -111,6 +154,7 @@ def test_retractions_are_counted_timed_and_computed_again() -> None:
     assert max(seen) > 0 == seen[-1]
 
 
+@pytest.mark.loop("plain")
 def test_gauges_say_who_holds_what() -> None:
     engine = Clocked(pool=200, max_running_requests=3)
     engine.send(*(generate(f"r{i}", prompt_of(20, seed=i), 10) for i in range(5)))
@@ -134,6 +178,7 @@ def test_gauges_say_who_holds_what() -> None:
     assert load.num_free_tokens + load.num_evictable_tokens == 200
 
 
+@pytest.mark.loop("plain")
 def test_a_host_tier_is_counted() -> None:
     engine = Clocked(pool=64, cache=Cache(hicache_ratio=3.0))
     for i in (0, 1, 2, 0):
@@ -183,6 +228,7 @@ def test_evictions_are_counted_and_timed() -> None:
     assert steps[-1].load.evicted_tokens_total == computed - kept > 0
 
 
+@pytest.mark.loop("plain")
 def test_decode_steps_are_logged_at_their_interval(caplog: pytest.LogCaptureFixture) -> None:
     engine = Clocked(decode_log_interval=4)
     with caplog.at_level(logging.INFO, "sglang.srt.managers.load_stats"):
@@ -199,6 +245,7 @@ def test_no_interval_logs_no_steps(caplog: pytest.LogCaptureFixture) -> None:
     assert not [r for r in caplog.records if r.name.endswith("load_stats")]
 
 
+@pytest.mark.loop("plain")
 def test_constraints_are_counted_and_their_compilation_is_timed() -> None:
     backend = Backend()
     engine = Clocked(grammar_backend=backend)

@@ -52,7 +52,7 @@ def samples(metrics: EngineMetrics, labels: Mapping[str, str] = OWN) -> Samples:
 def test_gauges_and_counters_follow_the_snapshot() -> None:
     load = LoadSnapshot(
         num_running_reqs=2, num_waiting_reqs=3, num_grammar_queue_reqs=1, num_retracted_reqs=1,
-        num_used_tokens=30, num_evictable_tokens=20,
+        num_paused_reqs=5, num_used_tokens=30, num_evictable_tokens=20,
         max_total_num_tokens=100, max_running_requests=8, prompt_tokens_total=40,
         cached_tokens_total=10, generation_tokens_total=7, evicted_tokens_total=5,
         prefill_compute_tokens_total=31, prefill_cache_tokens_total=9, decode_tokens_total=6,
@@ -62,7 +62,7 @@ def test_gauges_and_counters_follow_the_snapshot() -> None:
     assert {key: found[key] for key in found if not key[0].startswith("hicache")} == {
         ("num_running_reqs", ""): 2, ("num_queue_reqs", ""): 3,
         ("num_grammar_queue_reqs", ""): 1, ("num_retracted_reqs", ""): 1,
-        ("utilization", ""): 0.25, ("num_used_tokens", ""): 30, ("kv_used_tokens", ""): 30,
+        ("num_paused_reqs", ""): 5, ("utilization", ""): 0.25, ("num_used_tokens", ""): 30, ("kv_used_tokens", ""): 30,
         ("kv_evictable_tokens", ""): 20, ("kv_available_tokens", ""): 50,
         ("max_total_num_tokens", ""): 100, ("token_usage", ""): 0.3,
         ("full_token_usage", ""): 0.3, ("gen_throughput", ""): 0, ("cache_hit_rate", ""): 0.25,
@@ -98,6 +98,11 @@ def test_a_host_tier_adds_its_series() -> None:
     assert tiers == [10, 12, 8]
     assert found["prefetched_tokens_total", ""] == 2
     assert found["backuped_tokens_total", ""] == 50
+
+
+def test_a_window_pool_adds_its_usage() -> None:
+    load = LoadSnapshot(swa_used_tokens=30, swa_total_tokens=40)
+    assert samples(metrics_of(load))["swa_token_usage", ""] == 0.75
 
 
 def test_sizes_appear_once_the_model_is_loaded() -> None:
