@@ -1,4 +1,4 @@
-"""The options of a benchmark of a server, declared once; the parser follows from here."""
+"""The options of benchmarks, declared once; the parsers follow from here."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ GOALS = ("ttft", "tpot", "e2el")
 def option(default: Any, help: str, choices: Sequence[str] = ()) -> Any:
     metadata = {"help": help, "choices": choices}
     if isinstance(default, list):
-        return field(default_factory=list, metadata=metadata)
+        return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
@@ -131,12 +131,7 @@ class Options:
 
 def parse(argv: Sequence[str], prog: str) -> Options:
     """A mistake ends the process with code 2 and one sentence."""
-    parser = argparse.ArgumentParser(prog=prog, allow_abbrev=False, description=__doc__)
-    hints = get_type_hints(Options)
-    for declared in fields(Options):
-        parser.add_argument(
-            "--" + declared.name.replace("_", "-"), **_argument(declared, hints[declared.name])
-        )
+    parser = make_parser(Options, prog, "Measures a running server.")
     try:
         options = Options(**vars(parser.parse_args(argv)))
         options.check()
@@ -145,19 +140,33 @@ def parse(argv: Sequence[str], prog: str) -> Options:
     return options
 
 
+def make_parser(declared: type[Any], prog: str, description: str) -> argparse.ArgumentParser:
+    """A flag for each field of a class whose fields are made by `option`."""
+    parser = argparse.ArgumentParser(prog=prog, allow_abbrev=False, description=description)
+    hints = get_type_hints(declared)
+    for one in fields(declared):
+        parser.add_argument("--" + one.name.replace("_", "-"), **_argument(one, hints[one.name]))
+    return parser
+
+
 def _argument(declared: Field[Any], hint: Any) -> dict[str, Any]:
-    default = declared.default if declared.default is not MISSING else []
+    default = declared.default
+    if declared.default_factory is not MISSING:
+        default = declared.default_factory()
     help = declared.metadata["help"].replace("%", "%%")
     if hint is bool:
         return {"action": "store_true", "help": help}
     if isinstance(hint, types.UnionType):
         hint = next(part for part in get_args(hint) if part is not type(None))
-    shown = "" if default in (None, "", []) else f" Default: {default}."
+    told = " ".join(map(str, default)) if isinstance(default, list) else default
+    shown = "" if told in (None, "") else f" Default: {told}."
     kept: dict[str, Any] = {"default": default, "help": help + shown}
     if choices := declared.metadata["choices"]:
         return {**kept, "choices": list(choices)}
     if isinstance(default, list):
-        return {**kept, "nargs": "+", "metavar": "TEXT"}
+        (kind,) = get_args(hint)
+        metavar = "TEXT" if kind is str else kind.__name__.upper()
+        return {**kept, "nargs": "+", "type": kind, "metavar": metavar}
     return {**kept, "type": hint, "metavar": hint.__name__.upper()}
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sglang.srt.core.batch import ForwardMode, ScheduleBatch
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
+from sglang.srt.managers.batch_layout import prefill_batch
 from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.server_args import ServerArgs
 
@@ -62,9 +62,9 @@ def pass_over(
     table.alloc(reqs)
     slots = worker.memory.token_to_kv_pool_allocator.alloc(sum(new_lens))
     for req, prefix, part in zip(reqs, prefix_lens, torch.split(slots, new_lens), strict=True):
-        table.write((req.req_pool_idx, slice(prefix, prefix + len(part))), part)
-    batch = ScheduleBatch(reqs, ForwardMode.EXTEND, slots, prefix_lens, new_lens)
-    result = worker.forward_batch_generation(batch)
+        req.kv_committed_len = prefix + len(part)
+        table.write((req.req_pool_idx, slice(prefix, req.kv_committed_len)), part)
+    result = worker.forward_batch_generation(prefill_batch(reqs, new_lens, slots))
     assert result.embeddings is not None
     return result.embeddings
 

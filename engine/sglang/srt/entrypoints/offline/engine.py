@@ -1,7 +1,6 @@
 """`Engine`: a model in the caller's own program."""
 
 import asyncio
-import difflib
 import json
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -9,14 +8,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sglang.srt import plugins
-from sglang.srt.arg_groups.absent import why_absent
-from sglang.srt.arg_groups.declaration import options_of
-from sglang.srt.entrypoints.demo_model import ModelError
-from sglang.srt.entrypoints.model_source import locate_model
 from sglang.srt.entrypoints.offline import generation
 from sglang.srt.entrypoints.offline.answers import Json
 from sglang.srt.entrypoints.offline.controls import EngineControls
 from sglang.srt.entrypoints.offline.errors import EngineError
+from sglang.srt.entrypoints.offline.model_options import located, options_by_name
 from sglang.srt.entrypoints.offline.requests import (
     GenerateOptions,
     IdsOrLists,
@@ -35,8 +31,7 @@ from sglang.srt.entrypoints.offline.scoring import (
 )
 from sglang.srt.entrypoints.offline.vectors import shortened
 from sglang.srt.entrypoints.offline.worker import OfflineWorker
-from sglang.srt.entrypoints.preflight import LaunchError, check_files, check_preferred_sampling
-from sglang.srt.server_args import ServerArgs, with_model_path
+from sglang.srt.server_args import ServerArgs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -57,7 +52,7 @@ class Engine(EngineControls):
         plugins.load_plugins()
         if server_args is not None and options:
             raise TypeError(f"Engine takes server_args or options, got both: {', '.join(options)}")
-        self.server_args = _located(server_args or _server_args(options))
+        self.server_args = located(server_args or options_by_name(options))
         super().__init__(OfflineWorker(self.server_args))
         # A dropped engine, as when a notebook's cell runs again, ends like one that is shut down.
         self._end = weakref.finalize(self, self._worker.shut_down)
@@ -249,28 +244,3 @@ async def _served_model(worker: OfflineWorker) -> ServedModel:
     defaults = worker.service.model_info()["default_sampling_params_json"]
     tokenizer = await asyncio.to_thread(Tokenizer, card.tokenizer_folder)
     return ServedModel(card, tokenizer, json.loads(defaults), worker.service.args.weight_version)
-
-
-def _server_args(options: Mapping[str, Any]) -> ServerArgs:
-    names = [option.name for option in options_of(ServerArgs)]
-    for name in options:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else "docs/options-engine.md lists them"
-            why = why_absent("--" + name.replace("_", "-")) or hint
-            raise TypeError(f"Engine: {name} is no option of this engine; {why}")
-    if "model_path" not in options:
-        raise TypeError("Engine needs model_path: a folder, a GGUF file, a hub id, or `demo`")
-    return ServerArgs(**{"log_level": "error", **options})
-
-
-def _located(args: ServerArgs) -> ServerArgs:
-    """The options of a model that is on disk, checked; ValueError otherwise."""
-    if not args.sealed:
-        args.check_server_args()
-    try:
-        check_preferred_sampling(args)
-        check_files(args)
-        return with_model_path(args, locate_model(args, lambda *_: None))
-    except (LaunchError, ModelError) as error:
-        raise ValueError(str(error)) from None
