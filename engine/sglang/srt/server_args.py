@@ -28,10 +28,18 @@ from sglang.srt.arg_groups.model import ModelArgs, check_model
 from sglang.srt.arg_groups.observing import ObservingArgs, check_observing
 from sglang.srt.arg_groups.process import ProcessArgs
 from sglang.srt.arg_groups.sampling import (
+    DETERMINISTIC_ATTENTION_BACKEND_CHOICES as DETERMINISTIC_ATTENTION_BACKEND_CHOICES,
+)
+from sglang.srt.arg_groups.sampling import (
     INVARIANT_ATTENTION,
     SamplingArgs,
-    add_deterministic_attention_backend_choices as add_deterministic_attention_backend_choices,
     check_sampling,
+)
+from sglang.srt.arg_groups.sampling import (
+    SAMPLING_BACKEND_CHOICES as SAMPLING_BACKEND_CHOICES,
+)
+from sglang.srt.arg_groups.sampling import (
+    add_deterministic_attention_backend_choices as add_deterministic_attention_backend_choices,
 )
 from sglang.srt.arg_groups.scheduling import SchedulingArgs, check_scheduling, fill_scheduling
 from sglang.srt.arg_groups.serving import ServingArgs, check_serving

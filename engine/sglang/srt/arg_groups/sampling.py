@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated as A
 
-from sglang.srt.arg_groups.declaration import Group
+from sglang.srt.arg_groups.declaration import Choices, Group
+from sglang.srt.arg_groups.name_list import NameList
 from sglang.srt.extension_points import SAMPLER_BACKENDS
 
 GROUP = Group("sampling")
 
+SAMPLING_BACKEND_CHOICES = NameList(SAMPLER_BACKENDS)
 INVARIANT_ATTENTION = "torch_invariant"
 DETERMINISTIC_ATTENTION_BACKEND_CHOICES = [INVARIANT_ATTENTION]
 
@@ -25,7 +27,8 @@ class SamplingArgs:
     sampling_backend: A[
         str | None,
         GROUP,
-        "What draws tokens: pytorch, or what a plugin registered; default: pytorch.",
+        Choices(lambda: SAMPLING_BACKEND_CHOICES),
+        "What draws tokens: the built-in sampler, or a plugin's; default: pytorch.",
     ] = None
     enable_deterministic_inference: A[
         bool,
@@ -36,16 +39,10 @@ class SamplingArgs:
 
 
 def check_sampling(args: SamplingArgs, device: str, attention_backends: list[str | None]) -> None:
-    """ValueError where a sampler is unknown, or something would break the promise of determinism.
+    """ValueError where something would break the promise of determinism.
 
     `attention_backends` are those of all phases; None is one that was not chosen.
     """
-    if args.sampling_backend is not None and args.sampling_backend not in SAMPLER_BACKENDS:
-        known = ", ".join(SAMPLER_BACKENDS.names())
-        raise ValueError(
-            f"--sampling-backend must be one of {known}; got {args.sampling_backend!r}. Others "
-            "come from plugins; leave the option out for the built-in sampler"
-        )
     if not args.enable_deterministic_inference:
         return
     if device != "cpu":

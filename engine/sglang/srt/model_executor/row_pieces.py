@@ -33,6 +33,12 @@ def in_one_thread(operation: Operation, x: torch.Tensor) -> Any:
     return _joined([operation(rows) for rows in x.split(most)], len(x))
 
 
+def one_by_one(operation: Operation, x: torch.Tensor) -> Any:
+    """For what is both."""
+    # x: [num_rows, ...] -> [num_rows, ...]
+    return _joined([operation(row) for row in x.split(1)], len(x))
+
+
 def _joined(pieces: list[Any], num_rows: int) -> Any:
     if isinstance(pieces[0], tuple):
         return tuple(_joined(list(parts), num_rows) for parts in zip(*pieces, strict=True))

@@ -3,7 +3,6 @@
 import pytest
 
 from sglang.srt import server_args
-from sglang.srt.arg_groups.sampling import DETERMINISTIC_ATTENTION_BACKEND_CHOICES
 from sglang.srt.sampling.sampler_backends import SAMPLER_BACKENDS, register_sampler_backend
 from sglang.srt.server_args import ServerArgs
 
@@ -44,7 +43,7 @@ def test_plugins_announce_attention_that_does_not_vary() -> None:
         args = checked(enable_deterministic_inference=True, attention_backend="steady")
         assert args.attention_backend == "steady"
     finally:
-        DETERMINISTIC_ATTENTION_BACKEND_CHOICES.remove("steady")
+        server_args.DETERMINISTIC_ATTENTION_BACKEND_CHOICES.remove("steady")
         server_args.ATTENTION_BACKEND_CHOICES.remove("steady")
 
 
@@ -58,5 +57,6 @@ def test_registered_sampler_becomes_a_choice() -> None:
     register_sampler_backend("mine", lambda context: context)  # type: ignore[arg-type,return-value]
     try:
         assert checked(sampling_backend="mine").sampling_backend == "mine"
+        assert list(server_args.SAMPLING_BACKEND_CHOICES) == ["mine", "pytorch"]
     finally:
         del SAMPLER_BACKENDS["mine"]
