@@ -10,7 +10,7 @@ EXTERNAL = "EXTERNAL"
 MEDIA = (GPU, CPU_PINNED, DISK, EXTERNAL)
 
 
-class BlockStored(msgspec.Struct, tag="BlockStored", array_like=True):
+class BlockStored(msgspec.Struct, tag="BlockStored", array_like=True, gc=False):
     """One page can be reused from now on.
 
     Its hash stands for the whole prefix that it ends, so an equal hash is an equal prefix.
@@ -24,7 +24,7 @@ class BlockStored(msgspec.Struct, tag="BlockStored", array_like=True):
     namespace: str | None = None  # `extra_key` of the requests that may reuse it
 
 
-class BlockRemoved(msgspec.Struct, tag="BlockRemoved", array_like=True):
+class BlockRemoved(msgspec.Struct, tag="BlockRemoved", array_like=True, gc=False):
     """One page is gone from a medium."""
 
     block_hashes: list[int]

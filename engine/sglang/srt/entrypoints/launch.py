@@ -71,7 +71,11 @@ async def _serve(args: ServerArgs, folder: Path, progress: ProgressLine) -> int:
     service = EngineService(args, client)
     worker_socket = str(folder / "grpc.sock")
     server = grpc_server.make_server(service, _grpc_addresses(args, worker_socket))
-    publishing = Publishing(args.kv_events, client.kv_events)
+    try:
+        publishing = Publishing(args.kv_events, client.kv_events)
+    except (OSError, ValueError):
+        client.close()
+        raise
     process = engine._launch_subprocesses(args, ports)
     suspect_after = envs.SGLANG_HEALTH_CHECK_TIMEOUT.get()
     # The scheduler's own watchdog comes first: it can tell in which call the step is stuck.

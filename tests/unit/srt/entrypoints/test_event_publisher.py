@@ -189,7 +189,8 @@ async def test_malformed_replay_request_is_passed_over(
 async def test_endpoint_that_is_taken_is_named_and_nothing_stays_open(
     folder: Path, context: zmq.asyncio.Context, key: str
 ) -> None:
-    port = context.socket(zmq.PUB).bind_to_random_port("tcp://127.0.0.1")
+    holder = context.socket(zmq.PUB)
+    port = holder.bind_to_random_port("tcp://127.0.0.1")
     taken = config_in(folder, bind=True, **{key: f"tcp://127.0.0.1:{port}"})
     with pytest.raises(OSError, match=f"--kv-events-config: {key} tcp://.* cannot be bound"):
         ZmqEventPublisher(taken, 0, KvEventLog())

@@ -73,7 +73,7 @@ class Subscriber:
 
 
 class World:
-    """The memory under test, the model, and the operations on both."""
+    """The memory under test, the model, and what must hold of both."""
 
     def __init__(self, page_size: int, policy: str, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -149,7 +149,53 @@ class World:
                 stack.append((child, spelled))
         return found
 
-    # ------------------------------------------------------------ random material
+    # ------------------------------------------------------------ what must hold
+
+    def check(self) -> None:
+        nodes, locked = self.nodes(), self.locked()
+        self.check_content(nodes)
+        self.check_locks(nodes, locked)
+        self.check_owners()
+        self.subscriber.apply(self.tree.take_events())
+        assert set(self.subscriber.pages) == self.expected_hashes()
+
+    def check_content(self, nodes: list[tuple[TreeNode, Prefix]]) -> None:
+        spelled: dict[Prefix, list[int]] = {}
+        for node, (namespace, ids) in nodes:
+            assert node.value is not None and len(node.value) == len(node.key) > 0
+            slots, start = node.value.tolist(), len(ids) - len(node.key)
+            for end in range(start, len(ids), self.page_size):
+                at = end - start
+                prefix = namespace, ids[: end + self.page_size]
+                spelled[prefix] = slots[at : at + self.page_size]
+        assert spelled == self.model
+
+    def check_locks(self, nodes: list[tuple[TreeNode, Prefix]], locked: dict[Prefix, int]) -> None:
+        for node, prefix in nodes:
+            assert node.lock_ref == locked.get(prefix, 0)
+        assert self.tree.protected_size() == self.page_size * len(locked)
+        assert self.tree.total_size() == self.page_size * len(self.model)
+        assert self.tree.root_node.lock_ref == 1
+
+    def check_owners(self) -> None:
+        """Every page of the pool is free, cached, or held by one request."""
+        self.allocator.merge_and_sort_free()
+        owned = self.allocator.free_pages.tolist()
+        size = self.page_size
+        for slots in self.model.values():
+            assert slots == list(range(slots[0], slots[0] + size)) and slots[0] % size == 0
+            owned.append(slots[0] // size)
+        for req in self.running:
+            own = self.table.slots(req, req.cache_protected_len, req.kv_committed_len).tolist()
+            owned += sorted({slot // size for slot in own})
+        assert sorted(owned) == list(range(1, NUM_PAGES + 1))
+
+    def expected_hashes(self) -> set[int]:
+        return {independent_hash(prefix, self.page_size) for prefix in self.model}
+
+
+class Operations(World):
+    """What the scheduler and others do, each with what it must answer."""
 
     def text(self, length: int) -> list[int]:
         """Ids of few kinds in few patterns, so that prefixes are shared and split."""
@@ -164,8 +210,6 @@ class World:
 
     def namespace(self) -> str | None:
         return self.rng.choice(NAMESPACES)
-
-    # ------------------------------------------------------------ operations
 
     def match(self) -> None:
         namespace, ids = self.namespace(), self.text(self.length())
@@ -317,50 +361,6 @@ class World:
         while self.locks:
             self.unlock()
 
-    # ------------------------------------------------------------ what must hold
-
-    def check(self) -> None:
-        nodes, locked = self.nodes(), self.locked()
-        self.check_content(nodes)
-        self.check_locks(nodes, locked)
-        self.check_owners()
-        self.subscriber.apply(self.tree.take_events())
-        assert set(self.subscriber.pages) == self.expected_hashes()
-
-    def check_content(self, nodes: list[tuple[TreeNode, Prefix]]) -> None:
-        spelled: dict[Prefix, list[int]] = {}
-        for node, (namespace, ids) in nodes:
-            assert node.value is not None and len(node.value) == len(node.key) > 0
-            slots, start = node.value.tolist(), len(ids) - len(node.key)
-            for end in range(start, len(ids), self.page_size):
-                at = end - start
-                prefix = namespace, ids[: end + self.page_size]
-                spelled[prefix] = slots[at : at + self.page_size]
-        assert spelled == self.model
-
-    def check_locks(self, nodes: list[tuple[TreeNode, Prefix]], locked: dict[Prefix, int]) -> None:
-        for node, prefix in nodes:
-            assert node.lock_ref == locked.get(prefix, 0)
-        assert self.tree.protected_size() == self.page_size * len(locked)
-        assert self.tree.total_size() == self.page_size * len(self.model)
-        assert self.tree.root_node.lock_ref == 1
-
-    def check_owners(self) -> None:
-        """Every page of the pool is free, cached, or held by one request."""
-        self.allocator.merge_and_sort_free()
-        owned = self.allocator.free_pages.tolist()
-        size = self.page_size
-        for slots in self.model.values():
-            assert slots == list(range(slots[0], slots[0] + size)) and slots[0] % size == 0
-            owned.append(slots[0] // size)
-        for req in self.running:
-            own = self.table.slots(req, req.cache_protected_len, req.kv_committed_len).tolist()
-            owned += sorted({slot // size for slot in own})
-        assert sorted(owned) == list(range(1, NUM_PAGES + 1))
-
-    def expected_hashes(self) -> set[int]:
-        return {independent_hash(prefix, self.page_size) for prefix in self.model}
-
 
 WEIGHTS = {
     "match": 3, "insert": 3, "lock": 2, "unlock": 2, "evict": 2, "attach": 4, "detach": 1,
@@ -376,7 +376,7 @@ assert len(CASES) * NUM_OPERATIONS >= 10_000
 
 @pytest.mark.parametrize(("page_size", "policy"), CASES)
 def test_memory_equals_a_dictionary_of_prefixes(page_size: int, policy: str) -> None:
-    world = World(page_size, policy, seed=page_size * 1000 + len(policy))
+    world = Operations(page_size, policy, seed=page_size * 1000 + len(policy))
     done = dict.fromkeys(WEIGHTS, 0)
     for number in range(NUM_OPERATIONS):
         (name,) = world.rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
