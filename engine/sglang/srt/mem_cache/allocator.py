@@ -44,6 +44,25 @@ class BaseTokenToKVPoolAllocator:
         self._num_released = 0
         self._group: list[torch.Tensor] | None = None
 
+    def resize(self, size: int) -> None:
+        """From now on there are so many tokens, rounded down to pages; no more than the pool has
+        room for. ValueError, and no change, if a page that goes is in use.
+        """
+        num_pages = size // self.page_size
+        if num_pages < 1 or (self._kvcache is not None and size > self._kvcache.size):
+            most = "" if self._kvcache is None else f" to {self._kvcache.size}"
+            raise ValueError(f"a KV pool can have {self.page_size}{most} tokens, not {size}")
+        self.merge_and_sort_free()
+        kept = self.free_pages[self.free_pages <= num_pages]
+        if num_pages < self.num_pages:
+            leaving = self.num_pages - num_pages
+            if len(self.free_pages) - len(kept) < leaving:
+                raise ValueError(f"of the {leaving} pages beyond {size} tokens some are in use")
+        grown = max(num_pages, self.num_pages)
+        more = torch.arange(self.num_pages + 1, grown + 1, device=self.device)
+        self.free_pages = torch.cat([kept, more])
+        self.num_pages, self.size = num_pages, num_pages * self.page_size
+
     def get_kvcache(self) -> "KVCache | None":
         return self._kvcache
 
@@ -81,14 +100,16 @@ class BaseTokenToKVPoolAllocator:
         pages = self._take(need_size // self.page_size, sort=True)
         return None if pages is None else self._slots(pages)
 
-    def alloc_extend(
-        self, prefix_lens_cpu: list[int], seq_lens_cpu: list[int], last_loc: list[int]
-    ) -> torch.Tensor | None:
-        """Slots for tokens `prefix_len … seq_len - 1` of each request, one after the other.
+    def alloc_extend(self, *args: Any, **named: Any) -> torch.Tensor | None:
+        """(prefix_lens_cpu, seq_lens_cpu, last_loc): slots for tokens `prefix_len … seq_len - 1` of
+        each request, one after the other.
 
         `last_loc` is the slot of the token before, whose page is filled up first; it is not looked
-        at where the prefix ends with a page.
+        at where the prefix ends with a page. Lengths and slots are lists or tensors. The longer
+        forms (prefix_lens, prefix_lens_cpu, seq_lens, seq_lens_cpu, last_loc, extend_num_tokens)
+        and (prefix_lens, seq_lens, last_loc, extend_num_tokens) are taken too.
         """
+        prefix_lens_cpu, seq_lens_cpu, last_loc = extend_arguments(args, named)
         size = self.page_size
         counts = [
             self.num_pages_of(seq) - self.num_pages_of(prefix)
@@ -97,7 +118,7 @@ class BaseTokenToKVPoolAllocator:
         pages = self._take(sum(counts), sort=True)
         if pages is None:
             return None
-        parts = []
+        parts = [pages[:0]]
         for prefix, seq, last, own in zip(
             prefix_lens_cpu, seq_lens_cpu, last_loc, torch.split(pages, counts), strict=True
         ):
@@ -106,16 +127,19 @@ class BaseTokenToKVPoolAllocator:
             parts.append(self._slots(own)[: seq - prefix - room])
         return torch.cat(parts)
 
-    def alloc_decode(self, seq_lens_cpu: list[int], last_loc: torch.Tensor) -> torch.Tensor | None:
-        """One slot per request, for token `seq_len - 1`.
+    def alloc_decode(self, *args: Any, **named: Any) -> torch.Tensor | None:
+        """(seq_lens_cpu, last_loc): one slot per request, for token `seq_len - 1`.
 
-        last_loc: [batch_size], where the token before lies.
+        last_loc: [batch_size], where the token before lies. (seq_lens, seq_lens_cpu, last_loc) is
+        taken too.
         """
+        seq_lens, last_loc = decode_arguments(args, named)
+        seq_lens_cpu = as_list(seq_lens)
         starts = [i for i, seq in enumerate(seq_lens_cpu) if (seq - 1) % self.page_size == 0]
         pages = self._take(len(starts), sort=False)
         if pages is None:
             return None
-        slots = last_loc.to(torch.int64) + 1
+        slots = torch.as_tensor(last_loc, device=self.device).to(torch.int64) + 1
         slots[starts] = pages * self.page_size
         return slots
 
@@ -199,3 +223,44 @@ class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
 
 class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
     """Pages of several tokens."""
+
+
+# ------------------------------------------------------------------ arguments, in all their forms
+
+
+def extend_arguments(
+    args: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[list[int], list[int], list[int]]:
+    """prefix_lens, seq_lens and last_loc of a call of `alloc_extend`."""
+    names = {
+        6: ("prefix_lens", "prefix_lens_cpu", "seq_lens", "seq_lens_cpu", "last_loc"),
+        4: ("prefix_lens", "seq_lens", "last_loc"),
+    }.get(len(args) + len(named), ("prefix_lens", "seq_lens", "last_loc"))
+    given = dict(zip((*names, "extend_num_tokens"), args, strict=False)) | named
+    found = [
+        given.get("prefix_lens_cpu", given.get("prefix_lens")),
+        given.get("seq_lens_cpu", given.get("seq_lens")),
+        given.get("last_loc"),
+    ]
+    if any(each is None for each in found):
+        raise TypeError(
+            f"alloc_extend needs prefix_lens, seq_lens and last_loc, got {sorted(given)}"
+        )
+    prefix_lens, seq_lens, last_loc = (as_list(each) for each in found)
+    return prefix_lens, seq_lens, last_loc
+
+
+def decode_arguments(args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
+    """seq_lens and last_loc of a call of `alloc_decode`."""
+    three = len(args) + len(named) == 3
+    names = ("seq_lens", "seq_lens_cpu", "last_loc") if three else ("seq_lens", "last_loc")
+    given = dict(zip(names, args, strict=False)) | named
+    seq_lens = given.get("seq_lens_cpu", given.get("seq_lens"))
+    if seq_lens is None or given.get("last_loc") is None:
+        raise TypeError(f"alloc_decode needs seq_lens and last_loc, got {sorted(given)}")
+    return seq_lens, given["last_loc"]
+
+
+def as_list(values: Any) -> list[int]:
+    """Of a tensor, or of any other sequence of whole numbers."""
+    return values.tolist() if isinstance(values, torch.Tensor) else list(values)

@@ -129,3 +129,66 @@ def test_state_can_be_restored() -> None:
     allocator.restore_state(state)
     assert allocator.available_size() == 14
     assert taken(allocator, 3) == [1, 2, 5]
+
+
+def test_every_form_of_extend_is_one() -> None:
+    lists = ([6, 3], [13, 4], [9, 14])
+    prefix, seq, last = (torch.tensor(values) for values in lists)
+    calls = [
+        (lists, {}),
+        ((prefix, seq, last, 8), {}),
+        ((prefix, prefix, seq, seq, last, 8), {}),
+        ((prefix, lists[0], seq, lists[1]), {"last_loc": last, "extend_num_tokens": 8}),
+        ((), {"prefix_lens": prefix, "seq_lens_cpu": seq, "last_loc": last}),
+    ]
+    for args, named in calls:
+        allocator = pages()
+        assert allocator.alloc_extend([0, 0], [6, 3], [-1, -1]) is not None
+        slots = allocator.alloc_extend(*args, **named)
+        assert slots is not None
+        assert slots.tolist() == [10, 11, 16, 17, 18, 19, 20, 15]
+
+
+def test_every_form_of_decode_is_one() -> None:
+    seq, last = torch.tensor([5, 3]), torch.tensor([7, 9])
+    for args in (([5, 3], last), (seq, [5, 3], last), ([5, 3], [7, 9])):
+        allocator = pages()
+        assert allocator.alloc_extend([0, 0], [4, 2], [-1, -1]) is not None
+        slots = allocator.alloc_decode(*args)
+        assert slots is not None and slots.tolist() == [12, 10]
+
+
+def test_calls_without_lengths_are_refused_by_name() -> None:
+    with pytest.raises(TypeError, match=r"prefix_lens, seq_lens and last_loc.*\['seq_lens'\]"):
+        pages().alloc_extend(seq_lens=[1])
+    with pytest.raises(TypeError, match="seq_lens and last_loc"):
+        pages().alloc_decode([1])
+
+
+def test_pool_can_shrink_and_grow_again() -> None:
+    allocator = pages(64)
+    taken(allocator, 8)
+    allocator.resize(23)
+    assert (allocator.size, allocator.available_size()) == (20, 12)
+    assert taken(allocator, 12)[-1] == 23
+    allocator.resize(32)
+    assert taken(allocator, 12) == list(range(24, 36))
+
+
+def test_pool_does_not_shrink_below_what_is_in_use() -> None:
+    allocator = pages(64)
+    taken(allocator, 24)
+    with pytest.raises(ValueError, match="of the 12 pages beyond 16 tokens some are in use"):
+        allocator.resize(16)
+    assert (allocator.size, allocator.available_size()) == (64, 40)
+
+
+def test_many_requests_a_token_over_a_page_need_a_page_each() -> None:
+    allocator = pages(150 * 2 * 64 - 64, 64)
+    full = allocator.alloc_extend([0] * 150, [64] * 150, [-1] * 150)
+    assert full is not None
+    last = full.view(150, 64)[:, -1]
+    assert allocator.available_size() == 149 * 64
+    assert allocator.alloc_decode([65] * 150, last) is None
+    assert allocator.alloc_decode([65] * 149, last[:149]) is not None
+    assert allocator.available_size() == 0
