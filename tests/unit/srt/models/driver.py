@@ -155,6 +155,7 @@ class Driver:
         return slots
 
     def _run(self, reqs: list[Req], batch: ForwardBatch) -> GenerationBatchResult:
+        batch.is_final = [self.filled[req] == req.seq_len for req in reqs]
         result = self.runner.sample(self.runner.forward(batch), reqs, batch)
         for req, token_id in zip(reqs, result.next_token_ids, strict=True):
             if self.filled[req] == req.seq_len:
