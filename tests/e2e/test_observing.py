@@ -9,6 +9,7 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import sglang
 from sglang.srt.entrypoints import wire
 from tests.e2e.processes import Server, engine
 from tests.otlp_collector import otlp_collector
@@ -125,3 +126,17 @@ def test_a_missing_collector_neither_harms_answers_nor_the_end(tmp_path: Path) -
     with engine(tmp_path, "--enable-trace", "--otlp-traces-endpoint", endpoint) as server:
         assert asyncio.run(generate(server, "r", PROMPT, 4)).completion_tokens == 4
         assert server.end() == 0
+
+
+def test_an_engine_in_a_program_of_one_s_own_sends_spans_too() -> None:
+    with otlp_collector() as collector:
+        with sglang.Engine(
+            model_path="demo", max_total_tokens=1024, enable_trace=True,
+            otlp_traces_endpoint=collector.endpoint,
+        ) as running:  # fmt: skip
+            reply = running.generate("The sea is", {"max_new_tokens": 4, "ignore_eos": True})
+        spans = {span.name: span for span in collector.spans}
+    whole = spans["engine.request"]
+    assert whole.parent_id == "" and whole.attributes["rid"] == reply["meta_info"]["id"]
+    assert whole.attributes["gen_ai.usage.output_tokens"] == 4
+    assert spans["decode"].parent_id == whole.span_id

@@ -139,6 +139,9 @@ async def test_everything_about_the_model_is_unavailable_while_loading(loading: 
 async def test_loads_and_their_sections(worker: Worker) -> None:
     worker.scheduler.load.num_running_reqs = 2
     worker.scheduler.load.num_waiting_reqs = 3
+    worker.scheduler.load.num_grammar_queue_reqs = 1
+    worker.scheduler.load.num_retracted_reqs = 2
+    worker.scheduler.load.num_paused_reqs = 5
     await worker.scheduler.step()
     while worker.client.load.num_running_reqs == 0:
         await worker.rpc.HealthCheck(request("HealthCheck"))
@@ -149,7 +152,8 @@ async def test_loads_and_their_sections(worker: Worker) -> None:
     assert not load.HasField("memory") and plain.aggregate.total_reqs == 5
     wanted = ["core", "disagg", "queues", "memory"]
     (full,) = (await worker.rpc.GetLoads(request("GetLoads", include=wanted))).loads
-    assert full.queues.waiting == 3
+    queues = full.queues
+    assert (queues.waiting, queues.grammar, queues.retracted, queues.paused) == (3, 1, 2, 5)
     assert full.memory.token_capacity == 512
     assert full.memory.kv_cache_gb == pytest.approx(512e3 / 1e9)
     code, text = await code_of(worker.rpc.GetLoads(request("GetLoads", include=["nope"])))
