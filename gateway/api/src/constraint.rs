@@ -1,6 +1,9 @@
 //! What an answer must match: `response_format`, or one of `json_schema`, `regex`, `ebnf`, `structural_tag`.
 
+use std::fmt;
+
 use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
 use serde_json::value::RawValue;
 
 use crate::body::Body;
@@ -42,13 +45,36 @@ struct Format<'a> {
     json_schema: Option<NamedSchema<'a>>,
 }
 
-#[derive(Deserialize, Clone, Copy)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy)]
 enum FormatType {
     Text,
     JsonObject,
     JsonSchema,
     StructuralTag,
+}
+
+impl<'de> Deserialize<'de> for FormatType {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TypeVisitor;
+        impl Visitor<'_> for TypeVisitor {
+            type Value = FormatType;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("one of `text`, `json_object`, `json_schema`, `structural_tag`")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<FormatType, E> {
+                match text {
+                    "text" => Ok(FormatType::Text),
+                    "json_object" => Ok(FormatType::JsonObject),
+                    "json_schema" => Ok(FormatType::JsonSchema),
+                    "structural_tag" => Ok(FormatType::StructuralTag),
+                    other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_str(TypeVisitor)
+    }
 }
 
 #[derive(Deserialize)]

@@ -11,7 +11,6 @@ const NO_HISTORY: &str = "conversations are not stored; send the whole conversat
 const NO_TLS: &str = "TLS is not available; put a TLS-terminating proxy in front";
 const NO_CONTROL_AUTH: &str =
     "there is one key for clients and one for administrators; use --api-key and --admin-api-key";
-const NO_TRACE: &str = "spans are not exported; traceparent headers are passed to the workers";
 const NO_WASM: &str = "WASM middleware is not available";
 const NO_DP: &str = "data-parallel ranks are not addressed; list each rank's own address in --worker-urls";
 const NO_MODELS: &str = "it is not needed: workers of several models can stand together in --worker-urls";
@@ -74,8 +73,6 @@ const TABLE: &[Lacking] = &[
     ("jwt-role-mapping", NO_CONTROL_AUTH),
     ("tenant-api-key", NO_CONTROL_AUTH),
     ("trust-tenant-header", NO_CONTROL_AUTH),
-    ("enable-trace", NO_TRACE),
-    ("otlp-traces-endpoint", NO_TRACE),
     (
         "enable-mesh",
         "gateways do not gossip; run several with the same --worker-urls",

@@ -31,6 +31,7 @@ pub use layers::Origin;
 pub use options::{
     AuthOptions, BreakerOptions, GatewayConfig, HealthOptions, LogLevel, LogOptions, MetricsOptions, Policy,
     RequestOptions, RetryOptions, RoutingOptions, ServerOptions, StartupOptions, TokenizerOptions,
+    TraceOptions,
 };
 pub use schema::option_schema;
 pub use secret::Secret;

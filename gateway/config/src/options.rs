@@ -47,6 +47,9 @@ pub struct GatewayConfig {
     pub metrics: MetricsOptions,
     #[command(flatten)]
     #[serde(flatten)]
+    pub tracing: TraceOptions,
+    #[command(flatten)]
+    #[serde(flatten)]
     pub logging: LogOptions,
 }
 
@@ -361,6 +364,18 @@ pub struct MetricsOptions {
     /// Address of that listener
     #[arg(long, default_value = "0.0.0.0", value_parser = bare_host, value_name = "ADDRESS")]
     pub prometheus_host: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Args, Serialize)]
+#[command(next_help_heading = "Traces")]
+pub struct TraceOptions {
+    /// Send spans of every request to an OpenTelemetry collector
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    #[arg(action = clap::ArgAction::Set, value_name = "true|false", hide_possible_values = true)]
+    pub enable_trace: bool,
+    /// Collector that takes OTLP over gRPC without TLS, as HOST:PORT
+    #[arg(long, default_value = "localhost:4317", value_name = "ADDRESS")]
+    pub otlp_traces_endpoint: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]

@@ -13,6 +13,7 @@ impl GatewayConfig {
         self.check_policy()?;
         self.check_listeners()?;
         self.check_limits()?;
+        check_collector(&self.tracing.otlp_traces_endpoint)?;
         check_headers(&self.requests.request_id_headers)
     }
 
@@ -107,6 +108,16 @@ fn check_worker_urls(urls: &[String]) -> Result<(), ConfigError> {
         }
     }
     Ok(())
+}
+
+fn check_collector(address: &str) -> Result<(), ConfigError> {
+    if has_port(address.strip_prefix("http://").unwrap_or(address)) {
+        return Ok(());
+    }
+    fail(format!(
+        "--otlp-traces-endpoint must be HOST:PORT, like localhost:4317, got `{}`",
+        clip(address)
+    ))
 }
 
 fn has_port(address: &str) -> bool {

@@ -17,6 +17,7 @@ use crate::{
     context::Context,
     endpoints::{chat, completions, generate, info, models, sessions, tokenize},
     error::Failure,
+    extract,
     layers::{admission, auth, body, panic, request_id, trace},
 };
 
@@ -116,6 +117,9 @@ pub fn metrics_router(cx: Arc<Context>) -> Router {
 
 async fn unknown_path(request: Request) -> Failure {
     let (method, path) = (request.method().as_str(), request.uri().path());
+    if let Some(failure) = extract::unreadable_path(path) {
+        return failure;
+    }
     ApiError::not_found(format!("there is no route {} {}", clip(method), clip(path))).into()
 }
 

@@ -18,6 +18,7 @@ use crate::{
     layers::{admission::Admission, body::BodyMemory},
     live::LiveRequests,
     serve::{Environment, ServeError},
+    spans::Spans,
     telemetry::Telemetry,
     workers::{Alarm, AlarmedConnector, Fleet, Knowledge, ProbeTimes, TokenizerSource, Watch},
 };
@@ -25,6 +26,7 @@ use crate::{
 pub struct Context {
     pub fleet: Arc<Fleet>,
     pub telemetry: Telemetry,
+    pub spans: Spans,
     pub admission: Admission,
     pub lifecycle: Lifecycle,
     pub live: LiveRequests,
@@ -111,6 +113,7 @@ impl Context {
             disable_health_check: config.health.disable_health_check,
             is_front_door: matches!(config.server.worker_urls.as_slice(), [url] if url.starts_with("unix:")),
             telemetry,
+            spans: Spans::new(&config.tracing)?,
         })
     }
 

@@ -48,6 +48,38 @@ impl<S: Send + Sync> FromRequestParts<S> for QueryPairs {
     }
 }
 
+/// Of a path without a route, which no extractor reads: what is wrong with its text, if anything is.
+pub fn unreadable_path(path: &str) -> Option<Failure> {
+    let bytes = percent_decoded(path);
+    let why = std::str::from_utf8(&bytes).err()?;
+    Some(unreadable(
+        "path",
+        path,
+        StatusCode::BAD_REQUEST,
+        &why.to_string(),
+    ))
+}
+
+fn percent_decoded(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let digits = tail.get(..2).and_then(|pair| std::str::from_utf8(pair).ok());
+        let escaped = digits.and_then(|pair| u8::from_str_radix(pair, 16).ok());
+        match escaped.filter(|_| first == b'%') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    bytes
+}
+
 fn unreadable(part: &'static str, given: &str, status: StatusCode, why: &str) -> Failure {
     let code = if status.is_server_error() {
         "internal_error"
@@ -88,6 +120,21 @@ mod tests {
         // Bytes that are no text stand as a question mark: the pair's reader refuses them by name.
         let (status, text) = answer("/things/a?timeout=%ff").await;
         assert_eq!((status, &*text), (200, "a {\"timeout\": \"\u{fffd}\"}"));
+    }
+
+    #[test]
+    fn a_path_without_a_route_is_read_too() {
+        for path in ["/", "/caf%C3%A9", "/100%", "/%zz", "/%+1"] {
+            assert!(unreadable_path(path).is_none(), "{path}");
+        }
+        for path in ["/%ff", "/a/%C3"] {
+            let error = unreadable_path(path).unwrap().0;
+            assert_eq!(
+                (error.status.as_u16(), &*error.code),
+                (400, "invalid_url"),
+                "{path}"
+            );
+        }
     }
 
     #[tokio::test]

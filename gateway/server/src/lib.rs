@@ -17,6 +17,7 @@ mod layers;
 mod live;
 mod pipeline;
 mod serve;
+mod spans;
 mod telemetry;
 mod transport;
 mod workers;

@@ -61,6 +61,8 @@ pub enum ServeError {
     Policy(String),
     #[error("--chat-template: cannot read {path}: {source}")]
     ChatTemplate { path: String, source: io::Error },
+    #[error("--otlp-traces-endpoint: {0}")]
+    Collector(#[from] opentelemetry_otlp::ExporterBuildError),
     #[error("cannot set up metrics: {0}")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
 }
@@ -123,6 +125,7 @@ pub async fn serve(config: GatewayConfig, env: Environment) -> Result<(), ServeE
     }
     background.cancel();
     connections.cut();
+    cx.spans.end().await;
     env.tasks.close();
     let ended = tokio::time::timeout(TASKS_LIMIT, env.tasks.wait());
     if shutdown

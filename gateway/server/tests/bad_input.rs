@@ -273,7 +273,7 @@ async fn no_refusal_is_plain_text() {
             400,
             "invalid_value",
         ),
-        (Method::GET, "/%ff", 404, "not_found"),
+        (Method::GET, "/%ff", 400, "invalid_url"),
         (Method::GET, "/v1/models/", 404, "not_found"),
         (Method::POST, "//v1/chat/completions", 404, "not_found"),
         (Method::OPTIONS, "*", 404, "not_found"),

@@ -22,7 +22,11 @@ class Line:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(os.environ["FAKE_SOCKET"])
         self.tell(
-            name=name, pid=os.getpid(), argv=sys.argv[2:], omp=os.environ.get("OMP_NUM_THREADS")
+            name=name,
+            pid=os.getpid(),
+            argv=sys.argv[2:],
+            omp=os.environ.get("OMP_NUM_THREADS"),
+            admin_key=os.environ.get("SMG_ADMIN_API_KEY"),
         )
 
     def tell(self, **event: object) -> None:

@@ -49,6 +49,21 @@ def test_each_child_gets_its_flags_and_its_share_of_the_cores(stage: Stage) -> N
     assert set(flags[10:]) == {f"grpc://127.0.0.1:{port}" for port in ports}
 
 
+def test_the_admin_key_reaches_the_gateway_and_no_command_line(stage: Stage) -> None:
+    engine, gateway, _ = started(stage, "--admin-api-key", "secret-2")
+    assert gateway.introduction["admin_key"] == "secret-2"
+    argv = [*list(engine.introduction["argv"]), *list(gateway.introduction["argv"])]
+    assert not any("secret-2" in word for word in argv)
+
+
+def test_gateway_and_workers_send_their_spans_to_one_collector(stage: Stage) -> None:
+    flags = ["--enable-trace", "--otlp-traces-endpoint", "otel:4317"]
+    engine, gateway, _ = started(stage, "--model-path", "demo", *flags)
+    for actor in (engine, gateway):
+        argv = " ".join(actor.introduction["argv"])
+        assert " ".join(flags) in argv
+
+
 def test_a_choice_of_threads_is_left_alone(stage: Stage) -> None:
     engine, _, _ = started(stage, OMP_NUM_THREADS="7")
     assert engine.introduction["omp"] == "7"

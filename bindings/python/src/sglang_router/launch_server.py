@@ -98,6 +98,16 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--api-key", help="Key that clients must send as a bearer token.")
     parser.add_argument("--admin-api-key", help="Key for administrative routes in its place.")
     parser.add_argument(
+        "--enable-trace",
+        action="store_true",
+        help="Send spans of every request, the workers' among them, to a collector.",
+    )
+    parser.add_argument(
+        "--otlp-traces-endpoint",
+        default="localhost:4317",
+        help="Collector that takes OTLP over gRPC without TLS, as HOST:PORT.",
+    )
+    parser.add_argument(
         "--dp-size",
         "--data-parallel-size",
         type=positive,
@@ -181,7 +191,7 @@ class Server:
         print(f"Starting {plural(count, 'worker')}{threads}, and the gateway.", file=sys.stderr)
         for index, port in enumerate(local_net.free_port_pairs(count)):
             place = ["--grpc-mode", "--host", "127.0.0.1", "--port", str(port)]
-            command = [*self._commands.engine, *engine_flags, *place]
+            command = [*self._commands.engine, *engine_flags, *place, *self._trace_flags()]
             self._workers.append(self._fleet.start(f"worker {index}", command, env))
             self._worker_urls.append(f"grpc://127.0.0.1:{port}")
         # In the environment, because everybody can read a command line.
@@ -218,10 +228,17 @@ class Server:
             *("--host", self._args.host),
             *("--port", str(self._args.port)),
             *("--shutdown-grace-period-secs", str(self._args.shutdown_grace_period_secs)),
+            *self._trace_flags(),
             *router_flags,
             "--worker-urls",
             *self._worker_urls,
         ]
+
+    def _trace_flags(self) -> list[str]:
+        """What the gateway and its workers call alike."""
+        if not self._args.enable_trace:
+            return []
+        return ["--enable-trace", "--otlp-traces-endpoint", self._args.otlp_traces_endpoint]
 
     def _is_ready(self) -> bool:
         answer = self._http.get("/readiness")

@@ -108,6 +108,8 @@ async def open_front_door(args: ServerArgs, worker_socket: str) -> FrontDoor:
         "port": args.port,
         "log_level": args.log_level,
         "shutdown_grace_period_secs": args.shutdown_grace_period_secs,
+        **({"otlp_traces_endpoint": args.otlp_traces_endpoint} if args.enable_trace else {}),
+        "enable_trace": args.enable_trace,
         **{name: key for name, key in _keys(args).items() if key},
     }
     gateway = importlib.import_module(WHEEL).FrontDoor(options, worker_socket)

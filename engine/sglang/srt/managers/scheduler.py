@@ -58,7 +58,8 @@ from sglang.srt.server_args import ServerArgs
 POLL = 0.005  # seconds between two looks when requests wait for something that tells nobody
 PAUSE_MODES = ("abort", "retract", "in_place")
 SHUTTING_DOWN = FinishReason(type="abort", message="The server is shutting down.", status_code=503)
-PAUSED = FinishReason(type="abort", message="Generation was paused.", status_code=503)
+# No fault: what was generated so far is the answer.
+PAUSED = FinishReason(type="abort", message="Generation was paused.")
 DISPLACED = FinishReason(type="abort", message=QUEUE_FULL, status_code=503)
 
 

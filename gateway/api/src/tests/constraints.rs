@@ -76,6 +76,11 @@ fn wrong_forms_are_named() {
         ),
         (r#""response_format":{}"#, "response_format.type", "is required"),
         (
+            r#""response_format":{"type":null}"#,
+            "response_format.type",
+            "must be one of `text`, `json_object`, `json_schema`, `structural_tag`, got null",
+        ),
+        (
             r#""response_format":{"type":"yaml"}"#,
             "response_format.type",
             "`json_schema`",

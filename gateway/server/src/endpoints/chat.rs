@@ -59,6 +59,7 @@ fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
             opened: Vec::new(),
         }),
         trace: incoming.trace(),
+        span: incoming.span,
         arrived: incoming.arrived,
         body: incoming.space,
     })

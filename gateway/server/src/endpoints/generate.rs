@@ -67,6 +67,7 @@ fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
         prompts,
         render: Box::new(render),
         trace: incoming.trace(),
+        span: incoming.span,
         arrived: incoming.arrived,
         body: incoming.space,
     })

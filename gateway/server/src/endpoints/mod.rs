@@ -31,10 +31,8 @@ use crate::{
         trace::Arrived,
     },
     pipeline::CallId,
+    spans::{self, Span},
 };
-
-/// Headers that go on to the worker, so that its spans join the client's trace.
-const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 
 /// Requests of one key belong together; the field `routing_key` says the same.
 const ROUTING_KEY_HEADER: &str = "x-smg-routing-key";
@@ -42,6 +40,7 @@ const ROUTING_KEY_HEADER: &str = "x-smg-routing-key";
 /// A request with its whole body.
 pub struct Incoming {
     pub id: RequestId,
+    pub span: Span,
     pub arrived: Instant,
     pub headers: HeaderMap,
     pub body: Bytes,
@@ -72,6 +71,7 @@ impl Incoming {
             .unwrap_or_else(|| RequestId::generate("req-"));
         Ok(Self {
             id,
+            span: parts.extensions.remove().unwrap_or_default(),
             arrived: Arrived::of(&parts.extensions),
             headers: parts.headers,
             body: body.bytes,
@@ -81,12 +81,8 @@ impl Incoming {
 
     /// What the worker is told of the request besides its content.
     pub fn trace(&self) -> Vec<(String, String)> {
-        let given = TRACE_HEADERS.iter().filter_map(|name| {
-            let value = self.headers.get(*name)?.to_str().ok()?;
-            Some(((*name).to_owned(), value.to_owned()))
-        });
         let id = (REQUEST_ID_HEADER.to_owned(), self.id.0.to_string());
-        given.chain([id]).collect()
+        spans::context_of(&self.headers).chain([id]).collect()
     }
 
     /// The id of one prompt's generation, and where it goes; the headers say what the body leaves open.

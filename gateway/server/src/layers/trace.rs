@@ -1,4 +1,4 @@
-//! Counts every exchange and logs how it ended.
+//! Counts every exchange, logs how it ended, and makes its span.
 
 use std::sync::Arc;
 
@@ -12,10 +12,21 @@ use metrics::SharedString;
 use tokio::time::Instant;
 
 use super::request_id::RequestId;
-use crate::{context::Context, error::ERROR_CODE_HEADER, telemetry::HttpOutcome};
+use crate::{context::Context, error::ERROR_CODE_HEADER, spans::Span, telemetry::HttpOutcome};
 
 /// "Not ready" is a good answer to these, and whoever waits asks often.
 const PROBES: [&str; 3] = ["/health", "/readiness", "/ready"];
+
+/// They are asked all the time.
+const UNTRACED: [&str; 7] = [
+    "/health",
+    "/liveness",
+    "/readiness",
+    "/ready",
+    "/health_generate",
+    "/metrics",
+    "/engine_metrics",
+];
 
 /// When a request arrived, as its extension.
 #[derive(Clone, Copy)]
@@ -28,6 +39,8 @@ pub async fn layer(State(cx): State<Arc<Context>>, mut request: Request, next: N
     let path = path_label(&request);
     let id = request.extensions().get::<RequestId>().cloned();
     cx.telemetry.http_request(method, &path);
+    let span = span(&cx, &request, method, &path);
+    request.extensions_mut().insert(span.clone());
 
     let response = next.run(request).await;
 
@@ -48,12 +61,33 @@ pub async fn layer(State(cx): State<Arc<Context>>, mut request: Request, next: N
         },
     );
     let id = id.as_ref().map_or("", |id| &*id.0);
+    span.set("http.response.status_code", i64::from(status.as_u16()));
+    if status.is_server_error() {
+        span.fail(error_code);
+    }
     if status.is_server_error() && !PROBES.contains(&path.as_ref()) {
         tracing::warn!(id, method, %path, status = status.as_u16(), error_code, ?elapsed, "request failed");
     } else {
         tracing::debug!(id, method, %path, status = status.as_u16(), error_code, ?elapsed, "request answered");
     }
     response
+}
+
+/// Questions about the server itself are no part of a trace.
+fn span(cx: &Context, request: &Request, method: &'static str, path: &SharedString) -> Span {
+    if UNTRACED.contains(&path.as_ref()) {
+        return Span::default();
+    }
+    let span = cx.spans.request(|| format!("{method} {path}"), request.headers());
+    if span.is_recorded() {
+        span.set("http.request.method", method);
+        span.set("http.route", path.to_string());
+        span.set("url.path", request.uri().path().to_owned());
+        if let Some(id) = request.extensions().get::<RequestId>() {
+            span.set("request.id", id.0.to_string());
+        }
+    }
+    span
 }
 
 impl Arrived {

@@ -10,7 +10,7 @@ use smg_engine_client::LogprobRows;
 use smg_tokenizer::Tokenizer;
 use tokio::time::Instant;
 
-use crate::layers::body::BodySpace;
+use crate::{layers::body::BodySpace, spans::Span};
 
 /// One request for generation: the common form of all endpoints.
 pub struct GenerateCall {
@@ -25,6 +25,7 @@ pub struct GenerateCall {
     pub render: Box<dyn Render>,
     /// Request metadata for the worker.
     pub trace: Vec<(String, String)>,
+    pub span: Span,
     pub arrived: Instant,
     /// What the prompts take until they are tokenized; its length tells how much work their text may be.
     pub body: Arc<BodySpace>,
@@ -92,6 +93,8 @@ pub struct Head {
     pub created: u64,
     /// When the request arrived.
     pub started: Instant,
+    /// Ends with the answer.
+    pub span: Span,
     /// Answers per prompt.
     pub n: usize,
     pub prompts: Vec<PromptHead>,

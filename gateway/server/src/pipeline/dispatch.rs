@@ -18,6 +18,7 @@ use super::{
 use crate::{
     context::Context,
     error::{Failure, RETRY_AFTER},
+    spans::Span,
     telemetry::{Generation, GenerationLabels},
     workers::Chosen,
 };
@@ -42,6 +43,7 @@ const ABORTED: &str = "Aborted by /abort_request";
 struct Leg {
     cx: Arc<Context>,
     labels: GenerationLabels,
+    span: Span,
     model: Arc<str>,
     prompt: PreparedPrompt,
     deadline: Option<Instant>,
@@ -66,6 +68,9 @@ enum State {
 struct Running {
     events: GenerateStream,
     chosen: Box<Chosen>,
+    /// From the first event on, inside of the whole attempt.
+    stream: Span,
+    span: Span,
     /// At least one event came: from here on a failure is the client's to know.
     answered: bool,
 }
@@ -80,6 +85,7 @@ pub fn run(cx: &Arc<Context>, routed: Routed) -> TokenStreams {
         let leg = Leg {
             cx: cx.clone(),
             labels: prepared.labels.clone(),
+            span: prepared.head.span.clone(),
             model: prepared.head.model.clone(),
             ended: vec![false; prepared.head.n],
             prompt,
@@ -177,7 +183,8 @@ impl Leg {
     }
 
     async fn choose_in_turn(&mut self) -> Result<Box<Chosen>, Failure> {
-        route::choose_in_turn(&self.cx, &self.model, &self.prompt, &self.avoid, self.deadline).await
+        let place = (self.avoid.as_slice(), &self.span);
+        route::choose_in_turn(&self.cx, &self.model, &self.prompt, place, self.deadline).await
     }
 
     async fn open(&mut self, chosen: Box<Chosen>) -> Result<Running, Failure> {
@@ -186,10 +193,22 @@ impl Leg {
         spec.timeout = self
             .deadline
             .map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let span = self.span.call("Generate");
+        if span.is_recorded() {
+            span.set("rpc.system", "grpc");
+            span.set("rpc.service", "sglang.grpc.scheduler.SglangScheduler");
+            span.set("rpc.method", "Generate");
+            span.set("smg.worker", chosen.member.worker.url().to_owned());
+            span.set("smg.attempt", i64::from(self.attempts) + 1);
+            span.set("request.id", spec.request_id.clone());
+        }
+        span.write_to(&mut spec.trace);
         let events = chosen.member.client.generate(spec).await?;
         Ok(Running {
             events,
             chosen,
+            stream: Span::default(),
+            span,
             answered: false,
         })
     }
@@ -217,6 +236,7 @@ impl Leg {
             return;
         }
         running.chosen.settle();
+        running.stream = running.span.child("stream");
         let cached = match event {
             EngineEvent::Tokens(chunk) => chunk.cached_tokens,
             EngineEvent::Complete(completion) => completion.cached_tokens,
@@ -233,6 +253,7 @@ impl Leg {
         let member = running.chosen.member.clone();
         let answered = running.answered;
         let outcome = broken.outcome(answered);
+        running.span.fail(broken.error_type());
         match outcome {
             Some(outcome) => running.chosen.guard.record(outcome, Instant::now().into_std()),
             None => running.answered = false,
@@ -259,7 +280,8 @@ impl Leg {
         let backoff = self.cx.retry.backoff(self.attempts);
         self.cx.telemetry.retry(self.attempts, backoff);
         tokio::time::sleep(backoff).await;
-        let choice = route::choose(&self.cx, &self.model, &self.prompt, &self.avoid)?;
+        let place = (self.avoid.as_slice(), &self.span);
+        let choice = route::choose(&self.cx, &self.model, &self.prompt, place)?;
         if let Choice::Made(chosen) = &choice
             && is_full(&error)
             && self.avoid.contains(&chosen.member.worker.id())

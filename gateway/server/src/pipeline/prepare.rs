@@ -88,6 +88,7 @@ pub async fn run(cx: &Arc<Context>, call: GenerateCall) -> Result<Prepared, Fail
         tokenizer: served.tokenizer.clone(),
         created: unix_seconds(),
         started: call.arrived,
+        span: call.span,
         n,
         prompts: heads,
     };
@@ -118,6 +119,8 @@ struct Wish {
 struct PromptInput {
     input: Input,
     echo: bool,
+    /// It goes on from other tokens, so nothing marks its beginning.
+    continues: bool,
 }
 
 fn split(prompts: Vec<PromptCall>) -> (Vec<Wish>, Vec<PromptInput>) {
@@ -125,6 +128,8 @@ fn split(prompts: Vec<PromptCall>) -> (Vec<Wish>, Vec<PromptInput>) {
         .into_iter()
         .map(|p| {
             let field = p.input.field();
+            let session = p.routing.session.as_ref();
+            let continues = session.is_some_and(|session| session.rid.is_some());
             let wish = Wish {
                 id: p.id,
                 field,
@@ -137,6 +142,7 @@ fn split(prompts: Vec<PromptCall>) -> (Vec<Wish>, Vec<PromptInput>) {
                 PromptInput {
                     input: p.input,
                     echo: p.echo,
+                    continues,
                 },
             )
         })
@@ -184,7 +190,7 @@ impl Encoder {
                 Ok(Encoded { ids, echo: None })
             }
             Input::Text { text, field } => {
-                let ids = self.ids(field, &text, true)?;
+                let ids = self.ids(field, &text, !prompt.continues)?;
                 let echo = prompt.echo.then_some(text);
                 Ok(Encoded { ids, echo })
             }

@@ -149,7 +149,10 @@ impl EventStream {
         match next {
             Some(Ok(delta)) => return render.delta(head, delta, &mut self.events),
             // What was sent stays without a reason for its end: the answer is not whole.
-            Some(Err(failure)) => self.events.raw(&failure.sse_event()),
+            Some(Err(failure)) => {
+                head.span.fail(failure.code());
+                self.events.raw(&failure.sse_event());
+            }
             None => render.end(head, &mut self.events),
         }
         self.events.done();

@@ -10,11 +10,15 @@ use super::prepare::{Prepared, PreparedPrompt};
 use crate::{
     context::Context,
     error::Failure,
+    spans::Span,
     workers::{Chosen, Routable},
 };
 
 /// Output tokens that a generation without a small limit is expected to have, for load accounting only.
 const EXPECTED_OUTPUT_TOKENS: u32 = 256;
+
+/// What the choice is called in traces.
+const SPAN: &str = "choose worker";
 
 /// A call with a worker for each prompt.
 pub struct Routed {
@@ -34,22 +38,38 @@ pub fn run(cx: &Arc<Context>, prepared: Prepared) -> Result<Routed, Failure> {
     let choices = prepared
         .prompts
         .iter()
-        .map(|prompt| choose(cx, &prepared.head.model, prompt, &[]))
+        .map(|prompt| choose(cx, &prepared.head.model, prompt, (&[], &prepared.head.span)))
         .collect::<Result<_, _>>()?;
     Ok(Routed { prepared, choices })
 }
 
-/// Chooses a worker for one prompt; `avoid` lists those that it already failed on.
+/// Chooses a worker for one prompt; `avoid` lists those that it already failed on, and `request` is its span.
 pub fn choose(
     cx: &Context,
     model: &Arc<str>,
     prompt: &PreparedPrompt,
-    avoid: &[WorkerId],
+    (avoid, request): (&[WorkerId], &Span),
 ) -> Result<Choice, Failure> {
+    let span = request.child(SPAN);
     match cx.fleet.choose(model, &routable(prompt), avoid) {
-        Ok(chosen) => Ok(Choice::Made(count(cx, model, chosen))),
+        Ok(chosen) => {
+            describe(&span, cx, prompt, &chosen);
+            Ok(Choice::Made(count(cx, model, chosen)))
+        }
         Err(unchosen) if unchosen.awaits_trial() => Ok(Choice::AfterTrial),
-        Err(unchosen) => Err(unchosen.into()),
+        Err(unchosen) => {
+            span.fail(unchosen.failure.code());
+            Err(unchosen.into())
+        }
+    }
+}
+
+fn describe(span: &Span, cx: &Context, prompt: &PreparedPrompt, chosen: &Chosen) {
+    if span.is_recorded() {
+        span.set("smg.policy", cx.fleet.policy.name());
+        span.set("smg.worker", chosen.member.worker.url().to_owned());
+        span.set("smg.prompt_tokens", prompt.spec.input_ids.len() as i64);
+        span.set("smg.predicted_cached_tokens", chosen.predicted_cached as i64);
     }
 }
 
@@ -58,11 +78,14 @@ pub async fn choose_in_turn(
     cx: &Context,
     model: &Arc<str>,
     prompt: &PreparedPrompt,
-    avoid: &[WorkerId],
+    (avoid, request): (&[WorkerId], &Span),
     deadline: Option<Instant>,
 ) -> Result<Box<Chosen>, Failure> {
+    let span = request.child(SPAN);
     let routable = routable(prompt);
-    let chosen = cx.fleet.choose_in_turn(model, &routable, avoid, deadline).await?;
+    let chosen = cx.fleet.choose_in_turn(model, &routable, avoid, deadline).await;
+    let chosen = chosen.inspect_err(|failure| span.fail(failure.code()))?;
+    describe(&span, cx, prompt, &chosen);
     Ok(count(cx, model, chosen))
 }
 
