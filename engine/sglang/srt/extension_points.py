@@ -17,6 +17,9 @@ ATTENTION_BACKENDS.register_lazy(
 ATTENTION_BACKENDS.register_lazy(
     "triton", "sglang.srt.layers.attention.triton_backend:create_triton_backend"
 )
+ATTENTION_BACKENDS.register_lazy(
+    "flashinfer", "sglang.srt.layers.attention.flashinfer_backend:create_flashinfer_backend"
+)
 
 # factory(ctx: TreeCacheBuildContext) -> BasePrefixCache
 RADIX_CACHE_BACKENDS: Registry[Callable[..., Any]] = Registry("radix cache backend")
