@@ -147,7 +147,7 @@ class HiCacheController:
         self._reader = self.make_thread("hicache-read")
         self._writer = self.make_thread("hicache-write")
         self._num_pending = 0
-        self._lock = threading.Lock()  # of `_num_pending` and `_closing`
+        self._lock = threading.Lock()  # of `_num_pending`, `_closing` and `counts`
         self._closing = False
 
     # ---------------------------------------------------------------- reading
@@ -201,16 +201,15 @@ class HiCacheController:
     # ---------------------------------------------------------------- writing
 
     def write(self, keys: list[str], host_slots: torch.Tensor, done: Task) -> None:
-        """Stores pages, unless too many wait already; calls `done` in either case."""
+        """Stores as many of the leading pages as may wait; calls `done` in any case."""
         with self._lock:
-            is_welcome = not self._closing and (
-                self._num_pending + len(keys) <= self.max_pending_pages
-            )
-            self._num_pending += len(keys) if is_welcome else 0
-        if is_welcome:
-            self._writer.submit(lambda: self._write(keys, host_slots, done))
+            room = 0 if self._closing else self.max_pending_pages - self._num_pending
+            welcome = keys[: max(room, 0)]
+            self._num_pending += len(welcome)
+            self.counts.num_not_stored += len(keys) - len(welcome)
+        if welcome:
+            self._writer.submit(lambda: self._write(welcome, host_slots, done))
         else:
-            self.counts.num_not_stored += len(keys)
             done()
 
     def _write(self, keys: list[str], host_slots: torch.Tensor, done: Task) -> None:
@@ -224,8 +223,8 @@ class HiCacheController:
         finally:
             with self._lock:
                 self._num_pending -= len(keys)
-            self.counts.num_stored += num_stored
-            self.counts.num_not_stored += len(keys) - num_stored
+                self.counts.num_stored += num_stored
+                self.counts.num_not_stored += len(keys) - num_stored
             done()
 
     @property

@@ -38,7 +38,7 @@ from sglang.srt.mem_cache.storage_factory import StorageBackendFactory
 logger = logging.getLogger(__name__)
 
 # Of the host's pages, the share that may wait to be written to storage; pages that wait stay.
-MAX_PENDING_SHARE = 0.25
+MAX_PENDING_SHARE = 0.5
 CLOSE_SECONDS = 5.0  # for what waits to be written when the engine ends
 Answer = tuple[bool, str]
 

@@ -75,6 +75,15 @@ def test_few_tokens_are_not_worth_bringing() -> None:
     assert tiers.load(A[:10]) == 10
 
 
+def test_what_is_being_brought_is_not_dropped_for_what_makes_room() -> None:
+    tiers = Tiers(pool=32, hicache_ratio=1.0, hicache_write_policy="write_back")
+    tiers.compute(A)
+    tiers.compute(B)  # A is on the host now, and fills it
+    assert tiers.load(A) == 32
+    assert tiers.on_host(B) + tiers.on_device(B) == 0
+    tiers.check()
+
+
 def test_the_quota_bounds_what_comes_from_the_top() -> None:
     tiers = Tiers(pool=64)
     tiers.compute(A[:16])

@@ -10,6 +10,7 @@ from sglang.srt.extension_points import RADIX_CACHE_BACKENDS
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache, CacheInitParams
 from sglang.srt.mem_cache.chunk_cache import ChunkCache
+from sglang.srt.mem_cache.hiradix_cache import HiRadixCache
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixCache
 from sglang.srt.mem_cache.registry import (
@@ -19,6 +20,7 @@ from sglang.srt.mem_cache.registry import (
     register_radix_cache_backend,
     registered_radix_cache_backends,
 )
+from tests.unit.srt.mem_cache.tiers import Tiers, options
 
 
 @pytest.fixture(autouse=True)
@@ -79,3 +81,22 @@ def test_taken_or_blank_name_raises(name: str) -> None:
 def test_without_a_name_the_default_is_built() -> None:
     assert type(create_tree_cache(context())) is RadixCache
     assert type(create_tree_cache(context(disable_radix_cache=True))) is ChunkCache
+
+
+def test_hierarchical_cache_is_chosen_when_it_is_enabled() -> None:
+    tiers = Tiers()
+    ctx = TreeCacheBuildContext(
+        options(radix_cache_backend=None),
+        CacheInitParams(token_to_kv_pool_allocator=tiers.allocator),
+        enable_hierarchical_cache=True,
+    )
+    cache = create_tree_cache(ctx)
+    assert isinstance(cache, HiRadixCache) and cache.host_tier is cache
+    ctx.enable_hierarchical_cache = False
+    assert type(create_tree_cache(ctx)) is RadixCache
+
+
+def test_a_pool_that_says_nothing_of_itself_has_no_host_tier() -> None:
+    ctx = context(enable_hierarchical_cache=True)
+    with pytest.raises(ValueError, match="--enable-hierarchical-cache needs a KV pool"):
+        create_tree_cache(ctx)

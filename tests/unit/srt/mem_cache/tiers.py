@@ -1,6 +1,5 @@
 """A cache of three tiers on a pool of numbers, driven without an engine."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import torch
@@ -55,9 +54,13 @@ class Tiers:
         page_size: int = 1,
         fingerprint: str = "",
         events: bool = False,
+        is_late: bool = False,
         **changes: object,
     ) -> None:
+        """is_late: passes and copies wait for `run_forward`, as in a loop that plans ahead."""
         self.now = 0.0
+        self.is_late, self.forward = is_late, []
+        self.waiting: set[str] = set()  # requests that storage was asked for
         self.threads: list[InlineThread] = []
         self.kv = HashKV(pool, page_size)
         self.allocator = BaseTokenToKVPoolAllocator(pool, page_size, torch.int64, "cpu", self.kv)
@@ -99,9 +102,12 @@ class Tiers:
         if new is None:
             self.cache.dec_lock_ref(node)
             return -1
-        self.copy()  # what was decided before the pass
-        for position, slot in enumerate(new.tolist(), len(cached)):
-            self.kv.values[slot] = kv_of(ids[position], position)
+        self.decide()
+        computed = [kv_of(ids[i], i) for i in range(len(cached), length)]
+        numbers = torch.tensor(computed, dtype=torch.int64)
+        self.forward.append(lambda: self.kv.values.index_copy_(0, new, numbers))
+        if not self.is_late:
+            self.run_forward()
         slots = torch.cat([cached, new])
         known = self.cache.insert(InsertParams(key, slots, chunked)).prefix_len
         self.allocator.free(slots[len(cached) : known])
@@ -122,9 +128,18 @@ class Tiers:
     def on_host(self, ids: list[int], extra_key: str | None = None) -> int:
         return self.cache.match_prefix(RadixKey(ids, extra_key)).host_hit_length
 
+    def decide(self) -> None:
+        """What was decided so far comes before what will be."""
+        self.forward += self.cache.take_kv_copies()
+
+    def run_forward(self, most: int = 1 << 30) -> None:
+        """The forward thread gets further: copies and passes, in order."""
+        for _ in range(min(most, len(self.forward))):
+            self.forward.pop(0)()
+
     def copy(self) -> None:
-        for copy in self.cache.take_kv_copies():
-            copy()
+        self.decide()
+        self.run_forward()
 
     def storage(self) -> None:
         """Everything that waits for storage happens."""
@@ -164,10 +179,3 @@ def host_numbers(cache: HiRadixCache, slots: torch.Tensor) -> list[int]:
     pages = [pool.get_data_page(slot) for slot in slots[:: pool.page_size].tolist()]
     numbers: list[int] = torch.cat(pages).view(torch.int64).tolist()
     return numbers
-
-
-def until_true(what: Callable[[], bool], limit: int = 10_000) -> None:
-    for _ in range(limit):
-        if what():
-            return
-    raise AssertionError("did not happen")
