@@ -1,5 +1,6 @@
 """Servers that the end-to-end tests share, started once a session."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,13 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """`python -m sglang.launch_server --model-path demo`."""
-    with processes.front_door(tmp_path_factory.mktemp("server"), "--dtype", "float32") as running:
+    events = {
+        "publisher": "zmq",
+        "endpoint": f"tcp://*:{processes.free_port()}",
+        "replay_endpoint": f"tcp://*:{processes.free_port()}",
+    }
+    flags = ["--dtype", "float32", "--kv-events-config", json.dumps(events)]
+    with processes.front_door(tmp_path_factory.mktemp("server"), *flags) as running:
         yield running
 
 
