@@ -26,7 +26,7 @@ export UV_TORCH_BACKEND := $(TORCH_BACKEND)
 endif
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help serve build check test unit rust-test wire e2e peers exact soak bench dist fix proto demo clean
+.PHONY: help serve build check test unit rust-test wire e2e peers exact determinism soak bench dist fix proto demo clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -107,6 +107,9 @@ $(STAMPS)/peers: tests/peers/install.sh | $(UV)
 
 exact: demo ## 64 greedy tokens of 24 prompts against transformers, per mode
 	@$(PY) -m tests.e2e.exact
+
+determinism: demo ## different answers per prompt in 50 batches, with and without deterministic mode
+	@$(PY) -m tests.e2e.determinism
 
 soak: demo ## N=2000 requests with cancels; pages and memory must come back
 	@$(PY) -m tests.e2e.soak --requests $(N)

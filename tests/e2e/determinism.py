@@ -1,6 +1,6 @@
 """Whether a request's answer has the same bits whatever it is computed with.
 
-`python -m tests.e2e.determinism` counts the different answers, logprobs included, in three tests:
+`make determinism` counts the different answers, logprobs included, in three tests:
 
     single   the same prompt in batches of 1, 2, 3 … requests
     mixed    prompts of different lengths, mixed anew in every batch
