@@ -192,6 +192,36 @@ def test_aborted_request_tells_what_it_has(engine: Any) -> None:
         engine.abort_request()
 
 
+def test_session_continues_what_was_said(engine: Any) -> None:
+    session = engine.open_session(1000)
+    first = engine.generate(PROMPT, GREEDY, rid="turn-1", session_params={"id": session})
+    told = {"id": session, "rid": "turn-1"}
+    second = engine.generate(input_ids=[504], sampling_params=GREEDY, session_params=told)
+    history = engine.tokenizer.encode(PROMPT) + first["output_ids"] + [504]
+    whole = engine.generate(input_ids=history, sampling_params=GREEDY)
+    assert second["output_ids"] == whole["output_ids"]
+    engine.close_session(session)
+    with pytest.raises(ValueError, match="is not an open session"):
+        engine.generate(PROMPT, GREEDY, session_params=told)
+
+
+def test_paused_engine_answers_when_it_goes_on(engine: Any) -> None:
+    engine.pause_generation("in_place")
+    waiting = asyncio.run(_asked_while_paused(engine))
+    assert compared(waiting) == compared(engine.generate(PROMPT, GREEDY))
+    with pytest.raises(ValueError, match="mode must be one of"):
+        engine.pause_generation("somehow")
+
+
+async def _asked_while_paused(engine: Any) -> Any:
+    task = asyncio.create_task(engine.async_generate(PROMPT, GREEDY))
+    while not engine.get_server_info()["internal_states"][0]["num_waiting_reqs"]:
+        await asyncio.sleep(0)
+    assert not task.done()
+    engine.continue_generation()
+    return await asyncio.wait_for(task, GUARD)
+
+
 # ------------------------------------------------------------------ embeddings
 
 

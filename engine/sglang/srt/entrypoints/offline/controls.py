@@ -1,15 +1,13 @@
 """The operations of an engine besides generating."""
 
-from collections.abc import Mapping
 from typing import Any
 
+from sglang.srt.entrypoints.control import run_operation
 from sglang.srt.entrypoints.offline.worker import OfflineWorker
-
-FLUSH_TIMEOUT = 0.0  # seconds; only an engine that rests is flushed
 
 
 class EngineControls:
-    """Each waits until the scheduler has done it. ValueError: it refused, and says why."""
+    """Each returns when the scheduler has done it. ValueError: it refused, and says why."""
 
     def __init__(self, worker: OfflineWorker) -> None:
         self._worker = worker
@@ -19,44 +17,49 @@ class EngineControls:
         return self._worker.pid
 
     def flush_cache(self) -> dict[str, Any]:
-        """Forgets every cached prefix: `{"success": bool, "message": str}`."""
-
-        async def flush() -> dict[str, Any]:
-            success, message = await self._worker.service.flush_cache(FLUSH_TIMEOUT)
-            return {"success": success, "message": message}
-
-        return self._worker.wait(flush())
+        """Forgets every cached prefix, unless a request runs: whether it did is in `success`."""
+        return self._operate("flush_cache")
 
     def get_server_info(self) -> dict[str, Any]:
         """The options as resolved, the scheduler's sizes and its live counters."""
-
-        async def look() -> dict[str, Any]:
-            return self._worker.service.server_info()
-
-        return self._worker.wait(look())
+        return self._operate("server_info")
 
     def get_model_info(self) -> dict[str, Any]:
         """The model card."""
-
-        async def look() -> dict[str, Any]:
-            return self._worker.service.model_info()
-
-        return self._worker.wait(look())
+        return self._operate("model_info")
 
     def abort_request(self, rid: str = "", abort_all: bool = False) -> None:
         """Ends a request by its id, or all; their callers get what there is, with finish reason
         `abort`. An id that is unknown may have just ended, and is no error.
         """
-        if not (rid or abort_all):
-            raise ValueError("rid must be the id of a request, or abort_all must be true")
+        target = {"all": True} if abort_all else {"rid": rid}
+        self._operate("abort", **target, message="Aborted by the caller")
 
-        async def abort() -> None:
-            if abort_all:
-                self._worker.client.abort_all("Aborted by the caller")
-            else:
-                self._worker.client.abort(rid, "Aborted by the caller")
+    def pause_generation(self, mode: str = "abort") -> None:
+        """No step begins until `continue_generation`. What runs ends (`abort`), goes back to the
+        queue (`retract`) or stays where it is (`in_place`); new requests wait.
+        """
+        self._operate("pause_generation", mode=mode)
 
-        self._worker.wait(abort())
+    def continue_generation(self, torch_empty_cache: bool = False) -> None:
+        self._operate("continue_generation", torch_empty_cache=torch_empty_cache)
 
-    def _control(self, name: str, args: Mapping[str, object]) -> dict[str, Any]:
-        return self._worker.wait(self._worker.client.control(name, dict(args)))
+    def open_session(
+        self,
+        capacity_of_str_len: int = 0,
+        session_id: str | None = None,
+        streaming: bool = False,
+        timeout: float | None = None,
+    ) -> str:
+        """The id for `session_params`. `capacity_of_str_len`: most tokens of a history, 0 for the
+        model's; `timeout`: seconds without a request after which the session is closed.
+        """
+        options = {"capacity_of_str_len": capacity_of_str_len, "session_id": session_id,
+                   "streaming": streaming, "timeout": timeout}  # fmt: skip
+        return str(self._operate("open_session", **options)["session_id"])
+
+    def close_session(self, session_id: str) -> None:
+        self._operate("close_session", session_id=session_id)
+
+    def _operate(self, name: str, **args: Any) -> dict[str, Any]:
+        return self._worker.wait(run_operation(self._worker.service, name, args))
