@@ -251,9 +251,9 @@ class Scheduler:
 
     def run_batch(self, batch: ScheduleBatch) -> GenerationBatchResult:
         """Computes; with overlap in the thread of the lane."""
-        with self.watchdog.watch():
-            batch.run_kv_copies()
-            return self.worker.forward_batch_generation(batch)
+        self.watchdog.step_begins()
+        batch.run_kv_copies()
+        return self.worker.forward_batch_generation(batch)
 
     def process_batch_result(self, batch: ScheduleBatch, result: GenerationBatchResult) -> None:
         self._rested = False
@@ -263,6 +263,7 @@ class Scheduler:
 
     def on_idle(self) -> None:
         """Nothing to compute: the moment to check that no memory is lost."""
+        self.watchdog.rest()
         for copy in self.memory.take_kv_copies():
             copy()
         self.memory.host_tier.wait_for_storage()
