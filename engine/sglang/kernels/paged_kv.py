@@ -50,7 +50,8 @@ class PagedKV(NamedTuple):
 
     def strides(self) -> tuple[int, int, int, int, int]:
         """From row to row of the table, then from slot to slot and head to head of both buffers."""
-        return (self.table.stride(0), *self.keys.stride()[:2], *self.values.stride()[:2])
+        keys, values = self.keys.stride(), self.values.stride()
+        return self.table.stride(0), keys[0], keys[1], values[0], values[1]
 
     def sequence(self, request: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of one request, each [kv_heads, length, …], in float32."""

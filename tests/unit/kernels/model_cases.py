@@ -55,7 +55,7 @@ def test_all_kernels_together_give_the_same_tokens(
     assert tokens(driver(folder, "triton"), None) == expected
     assert launched == {
         "_rms_norm_kernel", "_silu_and_mul_kernel", "_rotate_kernel",
-        "_split_kernel", "_merge_kernel", "_extend_kernel",
+        "_split_kernel", "_merge_kernel", "_extend_kernel", "_store_kernel",
     }  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     def kernel(device: torch.device, twin: Any, kernel: Any) -> Any:
         return kernel
 
-    for module in ("rms_norm", "silu_and_mul", "rotary"):
+    for module in ("rms_norm", "silu_and_mul", "rotary", "kv_store"):
         monkeypatch.setattr(f"sglang.kernels.{module}.choose", kernel)
 
 
