@@ -149,6 +149,19 @@ def _read_openai(event: Json) -> News:
     )
 
 
+def _embeddings_body(ask: Ask, sampling: Sampling) -> Json:
+    return {"model": sampling.model, "input": ask.prompt}
+
+
+def _read_embeddings(answer: Json) -> News:
+    if "error" in answer:
+        return News(error=_error_text(answer["error"]))
+    if not answer["data"][0]["embedding"]:
+        return News(error="the embedding is empty")
+    usage = answer.get("usage") or {}
+    return News(prompt_tokens=usage.get("prompt_tokens"))
+
+
 def _error_text(error: Any) -> str:
     return str(error.get("message", error)) if isinstance(error, dict) else str(error)
 
@@ -161,10 +174,21 @@ def _chat(port: int, is_sglang: bool) -> Backend:
     return Backend("/v1/chat/completions", port, is_sglang, True, _chat_body, _read_openai)
 
 
+def _embeddings(port: int, is_sglang: bool) -> Backend:
+    return Backend("/v1/embeddings", port, is_sglang, False, _embeddings_body, _read_embeddings)
+
+
+_NATIVE = Backend("/generate", 30000, True, False, _native_body, _read_native)
+
 BACKENDS: dict[str, Backend] = {
-    "sglang": Backend("/generate", 30000, True, False, _native_body, _read_native),
+    "sglang": _NATIVE,
+    "sglang-native": _NATIVE,
     "sglang-oai": _completions(30000, True),
     "sglang-oai-chat": _chat(30000, True),
+    "sglang-embedding": _embeddings(30000, True),
     "vllm": _completions(8000, False),
     "vllm-chat": _chat(8000, False),
+    "vllm-embedding": _embeddings(8000, False),
+    "lmdeploy": _completions(23333, False),
+    "lmdeploy-chat": _chat(23333, False),
 }

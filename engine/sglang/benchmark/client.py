@@ -91,7 +91,7 @@ class Sender:
         outcome = Outcome(started=self._clock.now())
         body = {**self._backend.body(ask, self._sampling), **self._extra_body}
         try:
-            if body["stream"]:
+            if body.get("stream"):
                 await self._stream(body, outcome)
             else:
                 await self._whole(body, outcome)

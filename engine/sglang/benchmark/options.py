@@ -29,7 +29,9 @@ class Options:
     backend: str = option("sglang", "API to speak; sglang is the native /generate.", list(BACKENDS))
     base_url: str | None = option(None, "Address of the server; default: http://HOST:PORT.")
     host: str = option("0.0.0.0", "Host of the server.")
-    port: int | None = option(None, "Port; default: 30000 for sglang, 8000 for vllm.")
+    port: int | None = option(
+        None, "Port; default: 30000 for sglang, 8000 for vllm, 23333 for lmdeploy."
+    )
     model: str | None = option(None, "Model to ask for; default: the server's first.")
     served_model_name: str | None = option(None, "Name in requests, if it is not --model.")
     tokenizer: str | None = option(

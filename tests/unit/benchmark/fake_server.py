@@ -77,6 +77,9 @@ class FakeServer:
             return 200, "data: {\n\n"
         if "several" in prompt:
             return 200, "data: [{}, {}]\n\n"
+        if path == "/v1/embeddings":
+            usage = {"prompt_tokens": len(body["input"])}
+            return 200, json.dumps({"data": [{"embedding": [1.0]}], "usage": usage})
         if path == "/generate":
             events = self.native_events(body)
         else:

@@ -84,3 +84,19 @@ def test_native_events_that_are_not_as_the_api_says_raise(odd: dict[str, object]
 def test_openai_events_that_are_not_as_the_api_says_raise(odd: dict[str, object]) -> None:
     with pytest.raises((AttributeError, LookupError, TypeError)):
         BACKENDS["vllm"].read(odd)
+
+
+@pytest.mark.parametrize("name", ["sglang-embedding", "vllm-embedding"])
+def test_embeddings(name: str) -> None:
+    backend = BACKENDS[name]
+    assert backend.body(Ask([1, 2], 5), SAMPLING) == {"model": "m", "input": [1, 2]}
+    answer = {"data": [{"embedding": [0.6, 0.8]}], "usage": {"prompt_tokens": 2}}
+    assert backend.read(answer) == News(prompt_tokens=2)
+    assert backend.read({"data": [{"embedding": []}]}).error == "the embedding is empty"
+    assert backend.read({"error": {"message": "no"}}).error == "no"
+
+
+def test_names_of_the_same_api_are_one_backend() -> None:
+    assert BACKENDS["sglang-native"] is BACKENDS["sglang"]
+    assert BACKENDS["lmdeploy"].path == BACKENDS["vllm"].path == "/v1/completions"
+    assert (BACKENDS["lmdeploy"].port, BACKENDS["lmdeploy-chat"].port) == (23333, 23333)

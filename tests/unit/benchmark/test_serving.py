@@ -36,8 +36,10 @@ def chats(path: Path, *contents: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "backend", ["sglang", "sglang-oai", "sglang-oai-chat", "vllm", "vllm-chat"]
-)
+    "backend",
+    ["sglang", "sglang-native", "sglang-oai", "sglang-oai-chat", "vllm", "vllm-chat", "lmdeploy",
+     "lmdeploy-chat"],
+)  # fmt: skip
 async def test_every_backend_is_measured(backend: str) -> None:
     server = FakeServer()
     numbers = await measure(server, "--backend", backend)
@@ -48,6 +50,14 @@ async def test_every_backend_is_measured(backend: str) -> None:
     assert len(server.bodies) == 6  # with the warm-up
     asked_info = "/server_info" in server.paths
     assert asked_info == backend.startswith("sglang")
+
+
+@pytest.mark.parametrize("backend", ["sglang-embedding", "vllm-embedding"])
+async def test_embeddings_have_no_tokens_to_time(backend: str) -> None:
+    numbers = await measure(FakeServer(), "--backend", backend)
+    assert (numbers["completed"], numbers["total_input_tokens"]) == (5, 30)
+    assert numbers["total_output_tokens"] == 0
+    assert numbers["mean_ttft_ms"] is None and numbers["mean_e2e_latency_ms"] is not None
 
 
 @pytest.mark.parametrize("backend", ["sglang", "sglang-oai", "vllm-chat"])
