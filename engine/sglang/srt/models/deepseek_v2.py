@@ -8,11 +8,10 @@ from torch import nn
 from sglang.srt.configs.latent_config import LatentConfig
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.core.batch import ForwardBatch
-from sglang.srt.layers.gated_mlp import GatedMLP
 from sglang.srt.layers.latent_projection import LatentProjection
 from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.linear import Linear
-from sglang.srt.layers.moe import BiasedSigmoidRouter, ExpertRouter, MixtureOfExperts
+from sglang.srt.layers.moe import BiasedSigmoidRouter
 from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.layers.rotary_embedding import Rotation
 from sglang.srt.models.llama import LlamaDecoderLayer, LlamaForCausalLM, LlamaModel
@@ -78,18 +77,7 @@ class DeepseekV2Attention(nn.Module):
 
 
 class DeepseekV2DecoderLayer(LlamaDecoderLayer):
-    router_class: type[ExpertRouter] = ExpertRouter
-
-    def __init__(self, config: ModelConfig, layer_id: int) -> None:
-        nn.Module.__init__(self)
-        size, act, experts = config.hidden_size, config.hidden_act, config.experts
-        self.self_attn = DeepseekV2Attention(config, layer_id)
-        if experts is None or layer_id < experts.num_dense_layers:
-            self.mlp = GatedMLP(size, config.intermediate_size, act, config.mlp_bias)
-        else:
-            self.mlp = MixtureOfExperts(size, experts, act, self.router_class(size, experts))
-        self.input_layernorm = RMSNorm(size, config.rms_norm_eps)
-        self.post_attention_layernorm = RMSNorm(size, config.rms_norm_eps)
+    attention_class = DeepseekV2Attention
 
 
 class DeepseekV2Model(LlamaModel):

@@ -11,6 +11,7 @@ from sglang.srt.layers.gated_mlp import GatedMLP
 from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.linear import Linear, QKVLinear
 from sglang.srt.layers.logits_processor import LogitsOutput, LogitsProcessor
+from sglang.srt.layers.moe import ExpertRouter, MixtureOfExperts
 from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.layers.rotary_embedding import RotaryEmbedding, Rotation
 from sglang.srt.layers.vocab_embedding import LMHead, VocabEmbedding
@@ -64,18 +65,30 @@ class LlamaAttention(nn.Module):
         qk, v = self.qkv_proj(hidden_states).split(
             [self.num_rotated * self.head_dim, self.sizes[1]], dim=-1
         )
-        heads = qk.reshape(-1, self.num_rotated, self.head_dim)
+        heads = self.normed(qk.reshape(-1, self.num_rotated, self.head_dim))
         q, k = rotation.apply(heads).flatten(1).split(self.sizes, dim=-1)
         return self.o_proj(self.attn(q, k, v, forward_batch))
 
+    def normed(self, heads: torch.Tensor) -> torch.Tensor:
+        """Queries and keys as they are rotated; here they stay."""
+        # heads: [num_tokens, num_heads + num_kv_heads, head_dim] -> like it
+        return heads
+
 
 class LlamaDecoderLayer(nn.Module):
+    """With experts in place of the MLP where the configuration has them."""
+
+    attention_class: type[nn.Module] = LlamaAttention
+    router_class: type[ExpertRouter] = ExpertRouter
+
     def __init__(self, config: ModelConfig, layer_id: int) -> None:
         super().__init__()
-        self.self_attn = LlamaAttention(config, layer_id)
-        self.mlp = GatedMLP(
-            config.hidden_size, config.intermediate_size, config.hidden_act, config.mlp_bias
-        )
+        self.self_attn = self.attention_class(config, layer_id)
+        size, act, experts = config.hidden_size, config.hidden_act, config.experts
+        if experts is None or layer_id in experts.dense_layers:
+            self.mlp: nn.Module = GatedMLP(size, config.intermediate_size, act, config.mlp_bias)
+        else:
+            self.mlp = MixtureOfExperts(size, experts, act, self.router_class(size, experts))
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
