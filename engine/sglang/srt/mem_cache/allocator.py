@@ -4,16 +4,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from sglang.srt.mem_cache.page_pool import PagePool
+
 if TYPE_CHECKING:
     from sglang.srt.core.request import Req
     from sglang.srt.mem_cache.memory_pool import KVCache, ReqToTokenPool
 
 
-class BaseTokenToKVPoolAllocator:
-    """Free pages of one KV pool. Sizes are in tokens; page 0 is never handed out.
+class BaseTokenToKVPoolAllocator(PagePool):
+    """Slots of one KV pool. Padding tokens write to page 0, so slots run from `page_size` to
+    `size + page_size - 1`.
 
-    Padding tokens write to page 0, so slots run from `page_size` to `size + page_size - 1`. Every
-    `alloc…` returns int64 slots, or None and no change when too few pages are free. What was
+    Every `alloc…` returns int64 slots, or None and no change when too few pages are free. What was
     allocated is given back in whole pages: freeing one slot of a page frees the page.
     """
 
@@ -26,42 +28,18 @@ class BaseTokenToKVPoolAllocator:
         kvcache: "KVCache | None",
         need_sort: bool = True,
     ) -> None:
-        if page_size < 1 or size < page_size:
-            raise ValueError(f"A KV pool needs at least one page: {size=} tokens, {page_size=}.")
-        self.num_pages = size // page_size
-        self.size = self.num_pages * page_size
-        self.page_size = page_size
+        super().__init__(size, page_size, device, need_sort)
         self.dtype = dtype
-        self.device = device
-        self.need_sort = need_sort  # released pages are sorted in, so that answers stay contiguous
         self._kvcache = kvcache
-        self.clear()
 
     def clear(self) -> None:
-        """All pages are free; whoever held slots holds them no longer."""
-        self.free_pages = torch.arange(1, self.num_pages + 1, dtype=torch.int64, device=self.device)
-        self._released: list[torch.Tensor] = []
-        self._num_released = 0
+        super().clear()
         self._group: list[torch.Tensor] | None = None
 
     def resize(self, size: int) -> None:
-        """From now on there are so many tokens, rounded down to pages; no more than the pool has
-        room for. ValueError, and no change, if a page that goes is in use.
-        """
-        num_pages = size // self.page_size
-        if num_pages < 1 or (self._kvcache is not None and size > self._kvcache.size):
-            most = "" if self._kvcache is None else f" to {self._kvcache.size}"
-            raise ValueError(f"a KV pool can have {self.page_size}{most} tokens, not {size}")
-        self.merge_and_sort_free()
-        kept = self.free_pages[self.free_pages <= num_pages]
-        if num_pages < self.num_pages:
-            leaving = self.num_pages - num_pages
-            if len(self.free_pages) - len(kept) < leaving:
-                raise ValueError(f"of the {leaving} pages beyond {size} tokens some are in use")
-        grown = max(num_pages, self.num_pages)
-        more = torch.arange(self.num_pages + 1, grown + 1, device=self.device)
-        self.free_pages = torch.cat([kept, more])
-        self.num_pages, self.size = num_pages, num_pages * self.page_size
+        if self._kvcache is not None and size > self._kvcache.size:
+            raise ValueError(f"the KV pool has room for {self._kvcache.size} tokens, not {size}")
+        super().resize(size)
 
     def get_kvcache(self) -> "KVCache | None":
         return self._kvcache
@@ -79,10 +57,6 @@ class BaseTokenToKVPoolAllocator:
         """Tokens that can be allocated now."""
         return self.full_available_size()
 
-    def full_available_size(self) -> int:
-        """Of the pool that every token stands in; another pool may have less room."""
-        return (len(self.free_pages) + self._num_released) * self.page_size
-
     def trim(self, reqs: "list[Req]", table: "ReqToTokenPool") -> None:
         """Called before the next tokens of these requests are computed: frees what none of them
         attends to, if there is a pool for which that makes a difference.
@@ -90,9 +64,6 @@ class BaseTokenToKVPoolAllocator:
 
     def check_window(self, holders: "list[Req]") -> None:
         """RuntimeError if a second pool does not add up."""
-
-    def num_pages_of(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.page_size)
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """`need_size` tokens, a multiple of the page size."""
@@ -160,51 +131,6 @@ class BaseTokenToKVPoolAllocator:
         pieces, self._group = self._group, None
         if pieces:
             self.free(torch.cat([piece.to(torch.int64) for piece in pieces]))
-
-    def merge_and_sort_free(self) -> None:
-        """Joins released pages to the free ones. A page that is free twice raises RuntimeError."""
-        if not self._num_released:
-            return
-        pages = torch.cat([self.free_pages, *self._released])
-        self._released, self._num_released = [], 0
-        if self.need_sort:
-            pages = torch.sort(pages).values
-            twice = pages[1:][pages[1:] == pages[:-1]]
-            if len(twice):
-                raise RuntimeError(f"KV pages were freed twice: {twice[:8].tolist()}")
-        self.free_pages = pages
-
-    def backup_state(self) -> tuple[torch.Tensor, ...]:
-        """For `restore_state` alone: what is allocated in between becomes free again."""
-        return self.free_pages, torch.cat([self.free_pages[:0], *self._released])
-
-    def restore_state(self, state: tuple[torch.Tensor, ...]) -> None:
-        self.free_pages, released = state
-        self._released = [released]
-        self._num_released = len(released)
-
-    def _take(self, num_pages: int, *, sort: bool) -> torch.Tensor | None:
-        """The lowest free pages. Decode steps skip the sort: they need no neighbours."""
-        if num_pages > len(self.free_pages) + self._num_released:
-            return None
-        if sort or num_pages > len(self.free_pages):
-            self.merge_and_sort_free()
-        pages, self.free_pages = self.free_pages[:num_pages], self.free_pages[num_pages:]
-        return pages
-
-    def _release(self, pages: torch.Tensor) -> None:
-        self._released.append(pages)
-        self._num_released += len(pages)
-
-    def _pages_of(self, slots: torch.Tensor) -> torch.Tensor:
-        slots = slots.to(torch.int64)
-        return slots if self.page_size == 1 else torch.unique(slots // self.page_size)
-
-    def _slots(self, pages: torch.Tensor) -> torch.Tensor:
-        if self.page_size == 1:
-            return pages
-        offsets = torch.arange(self.page_size, device=self.device)
-        return (pages[:, None] * self.page_size + offsets).reshape(-1)
 
 
 class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):

@@ -13,6 +13,7 @@ from sglang.srt.mem_cache.memory_pool import (
     MHATokenToKVPool,
     ReqToTokenPool,
 )
+from sglang.srt.mem_cache.page_pool import PagePool
 
 # Places are given up so many at a time: one by one they would cost more than they are worth.
 LEAST_TRIMMED = 32  # tokens
@@ -122,7 +123,7 @@ class SWATokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         need_sort: bool = True,
     ) -> None:
         dtype, device = kvcache.dtype, kvcache.device
-        self._swa = BaseTokenToKVPoolAllocator(size_swa, page_size, dtype, device, None, need_sort)
+        self._swa = PagePool(size_swa, page_size, device, need_sort)
         self._window_len = kvcache.dims.window_len
         self._window_pages = kvcache.window_pages
         # [num_pages + 1] whether a page of the full pool has one of the window pool
@@ -140,7 +141,7 @@ class SWATokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         return min(self.full_available_size(), self.swa_available_size())
 
     def swa_available_size(self) -> int:
-        return self._swa.available_size()
+        return self._swa.full_available_size()
 
     def num_window_tokens(self) -> int:
         """Tokens of the pages that stand in the window pool."""
