@@ -22,16 +22,16 @@ GATEWAYS = {
 
 @contextlib.contextmanager
 def published_gateway(
-    name: str, folder: Path, worker: Server, *flags: str, ready: bool = True
+    name: str, folder: Path, *workers: Server, policy: str = "round_robin", ready: bool = True
 ) -> Iterator[Server]:
-    """A published gateway in front of one worker of ours."""
+    """A published gateway in front of workers of ours."""
     program, env = GATEWAYS[name]
     port = processes.free_port()
     server = processes.start(
         [program, "launch", "--host", "127.0.0.1", "--port", str(port),
          "--prometheus-port", str(processes.free_port()), "--prometheus-host", "127.0.0.1",
-         "--worker-urls", worker.grpc_url, "--policy", "round_robin",
-         "--worker-startup-check-interval", "1", *flags],
+         "--worker-urls", *(worker.grpc_url for worker in workers), "--policy", policy,
+         "--worker-startup-check-interval", "1"],
         port, folder / f"{name.split()[0]}-{port}.log", env,
     )  # fmt: skip
     try:

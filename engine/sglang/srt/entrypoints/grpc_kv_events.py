@@ -161,4 +161,4 @@ def _add(target: Any, event: KvEvent) -> None:
 
 def _name_place(message: Any, medium: str) -> None:
     message.medium = medium
-    message.tier = TIER_OF[medium]
+    message.tier = TIER_OF.get(medium, 0)
