@@ -50,8 +50,8 @@ class HiCacheArgs:
         str,
         GROUP,
         Choices.of(*WRITE_POLICIES),
-        "When a prefix is copied to the host: once it is computed, once it was used again, or "
-        "when the pool drops it.",
+        "When a prefix is copied to the host: once it is computed, once another request has used "
+        "it, or when the pool drops it.",
     ] = WRITE_THROUGH
     hicache_mem_layout: A[
         str,

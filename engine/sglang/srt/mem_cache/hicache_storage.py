@@ -173,7 +173,7 @@ class HiCacheStorage:
     ) -> list[bool]:
         """Fills pages of the registered pool; ends with the first that is missing."""
         pool, done = self._pool(), []
-        for key, slot in zip(keys, self._starts(host_indices), strict=True):
+        for key, slot in zip(keys, page_starts(host_indices, pool.page_size), strict=True):
             page = self.get(key, pool.get_dummy_flat_data_page())
             if page is None:
                 break
@@ -191,7 +191,7 @@ class HiCacheStorage:
         pool = self._pool()
         return [
             self.set(key, pool.get_data_page(slot))
-            for key, slot in zip(keys, self._starts(host_indices), strict=True)
+            for key, slot in zip(keys, page_starts(host_indices, pool.page_size), strict=True)
         ]
 
     def batch_get_v2(self, transfers: Sequence[PoolTransfer]) -> dict[str, list[bool]]:
@@ -214,13 +214,15 @@ class HiCacheStorage:
         assert self.mem_pool_host is not None, "register_mem_pool_host comes first"
         return self.mem_pool_host
 
-    def _starts(self, host_indices: torch.Tensor) -> list[int]:
-        starts: list[int] = host_indices[:: self._pool().page_size].tolist()
-        return starts
-
 
 def _overrides(cls: type, name: str) -> bool:
     return getattr(cls, name) is not getattr(HiCacheStorage, name)
+
+
+def page_starts(host_indices: torch.Tensor, page_size: int) -> list[int]:
+    """The first slot of each page."""
+    starts: list[int] = host_indices[::page_size].tolist()
+    return starts
 
 
 def as_bytes(page: Any) -> torch.Tensor:

@@ -47,6 +47,7 @@ class HostTreeCache(RadixCache):
         self.counters.num_host_total_tokens = host_pool.size
 
     def reset(self) -> None:
+        self.copies.drop()
         if self._host_used:
             for node in nodes_below(self.root_node):
                 if node.backuped:

@@ -16,7 +16,7 @@ class KvCopies:
 
     def __init__(self, pool: HostKVPool) -> None:
         self._pool = pool
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: list[tuple[Callable[[], None], torch.Tensor]] = []
         self._done: deque[tuple[torch.Tensor, float | None]] = deque()
 
     def to_host(
@@ -40,7 +40,7 @@ class KvCopies:
             else:
                 then(done)
 
-        self._waiting.append(copy)
+        self._waiting.append((copy, pages))
 
     def to_device(self, host_slots: torch.Tensor, device_slots: torch.Tensor) -> None:
         pool, pages, finished = self._pool, self._pool.pages_of(host_slots), self._done
@@ -52,12 +52,18 @@ class KvCopies:
             pool.copy_to_device(pages, device_pages)
             finished.append((pages, time.perf_counter() - start))
 
-        self._waiting.append(copy)
+        self._waiting.append((copy, pages))
 
     def take(self) -> list[Callable[[], None]]:
         """What waits, in order; whoever takes it runs it before the next pass."""
         copies, self._waiting = self._waiting, []
-        return copies
+        return [copy for copy, _ in copies]
+
+    def drop(self) -> None:
+        """What waits is not made: both ends are forgotten."""
+        for _, pages in self._waiting:
+            self._pool.unpin(pages)
+        self._waiting = []
 
     def settle(self) -> list[float]:
         """Unpins what is done. Returns how long each load took, in seconds."""

@@ -83,7 +83,11 @@ class Prefetches:
             self._stop(op)
 
     def settle(self) -> None:
-        """Takes back the room of stopped ones that nobody fills any more."""
+        """Goes on with those that storage has answered; takes back the room of stopped ones that
+        nobody fills any more.
+        """
+        for op in self._by_rid.values():
+            self._advance(op)
         for op in [op for op in self._stopping if op.ended]:
             self._stopping.remove(op)
             self._drop_rest(op)

@@ -328,7 +328,7 @@ def _go_on(tiers: Tiers, key: RadixKey, block: int, rng: random.Random) -> None:
             tiers.decide()
             tiers.run_forward(rng.randrange(6))
         case 9 if rng.random() < 0.1:
-            tiers.copy()
+            tiers.decide()
             tiers.cache.reset()
             tiers.allocator.clear()
         case _:
