@@ -69,9 +69,8 @@ class RequestMemory:
 
     def decode_tokens(self, reqs: Iterable[Req]) -> int:
         """Tokens of the pages that one more token of each request needs."""
-        return sum(
-            self.new_page_tokens(req.kv_committed_len, req.kv_committed_len + 1) for req in reqs
-        )
+        size = self.page_size
+        return size * sum(req.kv_committed_len % size == 0 for req in reqs)
 
     def is_prefetching(self, req: Req) -> bool:
         """Whether the request should wait still for what storage has of it."""
