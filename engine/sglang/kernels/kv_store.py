@@ -25,7 +25,7 @@ def store_kv_torch(buffers: Tensors, loc: torch.Tensor, new: Tensors) -> None:
     """buffer[loc] = rows for each pair; assigning does the same in ten times the time."""
     # buffers: one or two [slots, kv_heads, …], new: as many [num_tokens, kv_heads, …]
     for buffer, rows in zip(buffers, new, strict=True):
-        stored = rounded(rows, buffer.dtype)
+        stored = rows if rows.dtype == buffer.dtype else rounded(rows, buffer.dtype)
         if buffer.dtype.itemsize == 1:
             # torch copies bytes by index, but not 8-bit floats.
             buffer, stored = buffer.view(torch.uint8), stored.contiguous().view(torch.uint8)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
+from sglang.kernels.kv_copy import copy_pages_for
+from sglang.kernels.kv_store import store_kv_for, store_kv_torch
 from sglang.srt.mem_cache.allocator import (
     BaseTokenToKVPoolAllocator,
     PagedTokenToKVPoolAllocator,
@@ -213,6 +215,12 @@ class KVCache(ABC):
         self.page_size = page_size
         self.dtype = dtype
         self.device = device
+        self._store_kv = store_kv_for(torch.device(device))
+        self._copy_pages = copy_pages_for(torch.device(device))
+
+    def store_by_torch(self) -> None:
+        """From now on, on any device: for attention backends that do without Triton."""
+        self._store_kv = store_kv_torch
 
     @abstractmethod
     def get_key_buffer(self, layer_id: int) -> torch.Tensor:
@@ -265,7 +273,13 @@ class KVCache(ABC):
     def load_layer(self, layer_id: int, copies: list[torch.Tensor], indices: torch.Tensor) -> None:
         """Of one layer what `get_cpu_copy` returned for it."""
         for buffer, copy in zip(self.layer_buffers(layer_id), copies, strict=True):
-            store(buffer, indices, copy.to(buffer.device))
+            self._store_kv((buffer,), indices, (copy.to(buffer.device),))
+
+    def copy_pages(self, targets: torch.Tensor, sources: torch.Tensor) -> None:
+        """Page targets[i] becomes what page sources[i] is. No page is target and source at once."""
+        for layer in self.layer_ids:
+            for buffer in self.layer_buffers(layer):
+                self._copy_pages(buffer, targets, sources, self.page_size)
 
 
 class MHATokenToKVPool(KVCache):
@@ -296,8 +310,10 @@ class MHATokenToKVPool(KVCache):
         v_scale: float | None = None,
     ) -> None:
         # cache_k, cache_v: [num_tokens, num_kv_heads, head_dim]
-        store(self.get_key_buffer(layer.layer_id), loc, cache_k, k_scale)
-        store(self.get_value_buffer(layer.layer_id), loc, cache_v, v_scale)
+        new = (cache_k, cache_v)
+        if k_scale is not None or v_scale is not None:
+            new = (_scaled(cache_k, k_scale), _scaled(cache_v, v_scale))
+        self._store_kv(self.get_kv_buffer(layer.layer_id), loc, new)
 
 
 class MLATokenToKVPool(KVCache):
@@ -334,28 +350,12 @@ class MLATokenToKVPool(KVCache):
         v_scale: float | None = None,
     ) -> None:
         # cache_k: [num_tokens, 1, kv_lora_rank + qk_rope_head_dim]; cache_v is a part of it
-        store(self.kv_buffer[layer.layer_id], loc, cache_k, k_scale)
+        buffers = self.layer_buffers(layer.layer_id)
+        self._store_kv(buffers, loc, (_scaled(cache_k, k_scale),))
 
 
-def store(
-    buffer: torch.Tensor, loc: torch.Tensor, values: torch.Tensor, scale: float | None = None
-) -> None:
-    """buffer[loc] = values / scale; assigning does the same in ten times the time."""
-    stored = rounded(values if scale is None else values / scale, buffer.dtype)
-    if buffer.dtype.itemsize == 1:
-        # torch copies bytes by index, but not 8-bit floats.
-        buffer, stored = buffer.view(torch.uint8), stored.contiguous().view(torch.uint8)
-    buffer.index_copy_(0, loc, stored)
-
-
-def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What an 8-bit type cannot hold becomes the largest number that it can: an infinity would
-    spoil every token that attends to it.
-    """
-    if dtype.itemsize == 1 and values.dtype != dtype:
-        largest = torch.finfo(dtype).max
-        values = values.clamp(-largest, largest)
-    return values.to(dtype)
+def _scaled(values: torch.Tensor, scale: float | None) -> torch.Tensor:
+    return values if scale is None else values / scale
 
 
 def _buffers(dims: KVDims, shape: tuple[int, ...], device: str) -> list[torch.Tensor]:

@@ -111,6 +111,8 @@ class ModelRunner:
         """Called once, before the first `forward`."""
         self.req_to_token_pool = req_to_token_pool
         self.token_to_kv_pool = token_to_kv_pool
+        if not self.attn_backend.support_triton():
+            token_to_kv_pool.store_by_torch()
 
     def _make_attention(self) -> AttentionBackend:
         if not self.kv_dims.window_layers:

@@ -1,10 +1,13 @@
 """Buffers have a slot for every token and one page for padding."""
 
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from sglang.kernels.kv_store import store_kv_torch
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
@@ -15,6 +18,7 @@ from sglang.srt.mem_cache.memory_pool import (
     build_memory,
     kv_cell_bytes,
 )
+from sglang.srt.model_executor.model_runner import ModelRunner
 
 DIMS = KVDims(num_layers=2, num_kv_heads=3, head_dim=4, dtype=torch.float32)
 
@@ -117,3 +121,28 @@ def test_row_says_where_tokens_lie() -> None:
     table.alloc([a])
     table.write((a.req_pool_idx, slice(0, 3)), torch.tensor([7, 3, 9]))
     assert table.slots(a, 1, 3).tolist() == [3, 9]
+
+
+@pytest.mark.parametrize("latent_rank", [0, 3])
+def test_pages_are_copied_in_every_layer(latent_rank: int) -> None:
+    dims = replace(DIMS, num_kv_heads=1, latent_rank=latent_rank)
+    pool = build_memory(dims, PoolSizes(64, 4, 5, 64), "cpu").token_to_kv_pool
+    buffers = [buffer for layer in range(2) for buffer in pool.layer_buffers(layer)]
+    for buffer in buffers:
+        buffer.normal_()
+    before = [buffer.clone() for buffer in buffers]
+    pool.copy_pages(torch.tensor([7, 2]), torch.tensor([3, 9]))
+    for buffer, old in zip(buffers, before, strict=True):
+        assert torch.equal(buffer[28:32], old[12:16])
+        assert torch.equal(buffer[8:12], old[36:40])
+        assert torch.equal(buffer[12:28], old[12:28])
+
+
+def test_a_backend_without_triton_lets_the_pool_store_by_torch() -> None:
+    for supports, stored_by in ((True, "kernel"), (False, store_kv_torch)):
+        pool: Any = build_memory(DIMS, PoolSizes(64, 4, 5, 64), "cpu").token_to_kv_pool
+        pool._store_kv = "kernel"
+        backend = SimpleNamespace(support_triton=lambda supports=supports: supports)
+        runner: Any = SimpleNamespace(attn_backend=backend)
+        ModelRunner.attach_memory(runner, ReqToTokenPool(1, 8, "cpu"), pool)
+        assert pool._store_kv is stored_by

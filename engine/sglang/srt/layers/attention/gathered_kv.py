@@ -68,8 +68,9 @@ class GatheredKV:
             for copy, values, buffer in zip(copies, new, pool, strict=False):
                 head_dim = copy.shape[-1]
                 rows = self._rows_of_new(copy)
-                as_read = rounded(values, buffer.dtype).to(copy.dtype)
-                copy.view(-1, head_dim).index_copy_(0, rows, as_read.reshape(-1, head_dim))
+                if buffer.dtype != copy.dtype:
+                    values = rounded(values, buffer.dtype).to(copy.dtype)
+                copy.view(-1, head_dim).index_copy_(0, rows, values.reshape(-1, head_dim))
         else:
             self._copies[layer_id] = self._gather(layer_id, pool, new[0].dtype)
             self._filled.add(layer_id)

@@ -45,7 +45,8 @@ class Slots:
         else:
             rows = buffer.index_select(0, self.indices)
         shape = (self.num_requests, self.padded_len, *buffer.shape[1:])
-        return rows.to(dtype).view(shape).transpose(1, 2)
+        rows = rows if rows.dtype == dtype else rows.to(dtype)
+        return rows.view(shape).transpose(1, 2)
 
 
 @dataclass(frozen=True)

@@ -79,11 +79,13 @@ class TorchNativeAttnBackend(AttentionBackend):
             mask = self._decode_groups[-1][0].mask
             return _attend_by_products(heads, keys, values, mask, layer.scoring)
         attend = _attend_capped if layer.logit_cap > 0 else _attend
+        groups = self._groups(forward_batch, window if cut else -1)
+        if groups[0].rows is None:  # it is the only one
+            keys, values = groups[0].slots.read(buffers, q.dtype)
+            return attend(heads, keys, values, groups[0].mask, layer.scoring)
         out = q.new_empty(q.shape[0], layer.num_heads * layer.v_head_dim)
-        for group in self._groups(forward_batch, window if cut else -1):
+        for group in groups:
             keys, values = group.slots.read(buffers, q.dtype)
-            if group.rows is None:
-                return attend(heads, keys, values, group.mask, layer.scoring)
             own = heads.index_select(0, group.rows)
             out[group.rows] = attend(own, keys, values, group.mask, layer.scoring)
         return out
