@@ -118,3 +118,31 @@ def test_a_backend_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         until(lambda: len(list((tmp_path / "mine").iterdir())) >= 10)
     with tiers(tmp_path, *flags) as server:
         assert ask(server, "a") == (cold, 160)
+
+
+def test_storage_is_attached_over_http(tmp_path: Path) -> None:
+    headers = {"Authorization": "Bearer secret"}
+    with tiers(tmp_path, "--admin-api-key", "secret") as server:
+        url = f"{server.url}/hicache/storage-backend"
+
+        def storage(method: str, body: Any = None, path: str = "") -> Any:
+            status, answer, _ = call(url + path, body, method, headers=headers)
+            assert status == 200, answer
+            return answer
+
+        assert call(url)[0] == 401
+        assert storage("GET")["hicache_storage_backend"] is None
+        extra = '{"prefetch_threshold": 16}'
+        body = {"hicache_storage_backend": "file",
+                "hicache_storage_backend_extra_config_json": extra,
+                "hicache_storage_prefetch_policy": "wait_complete"}  # fmt: skip
+        storage("PUT", body)
+        assert storage("GET")["hicache_storage_backend"] == "file"
+        cold, _ = ask(server, "a")
+        until(lambda: storage("GET")["storage"]["num_pages"] >= 10)
+        assert call(f"{server.url}/flush_cache", {}, headers=headers)[0] == 200
+        assert ask(server, "a") == (cold, 160)
+        storage("POST", path="/clear")
+        assert list((tmp_path / "pages").iterdir()) == []
+        storage("DELETE")
+        assert storage("GET")["hicache_storage_backend"] is None

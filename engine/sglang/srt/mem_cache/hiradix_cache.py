@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 # Of the host's pages, the share that may wait to be written to storage; pages that wait stay.
 MAX_PENDING_SHARE = 0.5
+# Of available memory, what the host tier takes when its default size does not fit.
+DEFAULT_SHARE = 0.5
 CLOSE_SECONDS = 5.0  # for what waits to be written when the engine ends
 Answer = tuple[bool, str]
 
@@ -275,7 +277,9 @@ class HiRadixCache(HostTreeCache, HostTier):
 def build_host_pool(
     params: CacheInitParams, args: HiCacheArgs, host_memory_bytes: int | None
 ) -> HostKVPool:
-    """Host memory for KV as the options ask. ValueError if the machine has less."""
+    """Host memory for KV as the options ask. If the machine has less, the default becomes smaller,
+    and a wish is refused with ValueError.
+    """
     allocator = params.token_to_kv_pool_allocator
     assert allocator is not None, "a host tier needs a KV pool"
     kvcache = allocator.get_kvcache()
@@ -289,9 +293,14 @@ def build_host_pool(
     num_tokens = max(num_tokens, params.page_size)
     num_bytes = num_tokens * token_bytes
     if host_memory_bytes is not None and num_bytes > host_memory_bytes:
-        raise ValueError(
+        why = (
             f"The host tier needs {num_bytes / GB:.2f} GB for {num_tokens} tokens, and "
-            f"{host_memory_bytes / GB:.2f} GB of memory are available. Lower --hicache-ratio or "
-            "--hicache-size."
+            f"{host_memory_bytes / GB:.2f} GB of memory are available."
         )
+        fitting = int(host_memory_bytes * DEFAULT_SHARE) // token_bytes
+        is_wish = args.hicache_size or args.hicache_ratio is not None
+        if is_wish or fitting < params.page_size:
+            raise ValueError(f"{why} Lower --hicache-ratio or --hicache-size.")
+        logger.warning("%s It gets %d tokens; see --hicache-ratio.", why, fitting)
+        num_tokens = fitting
     return HOST_POOLS[args.hicache_mem_layout](kvcache, num_tokens, params.page_size)

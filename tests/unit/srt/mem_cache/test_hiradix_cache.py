@@ -179,6 +179,19 @@ def test_more_than_the_machine_has_is_refused() -> None:
         HiRadixCache(params, options(hicache_ratio=1000.0), host_memory_bytes=1000)
 
 
+def test_the_default_takes_half_of_what_is_there_where_it_does_not_fit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    params = CacheInitParams(token_to_kv_pool_allocator=Tiers(pool=64).allocator)
+    cache = HiRadixCache(params, options(hicache_ratio=None), host_memory_bytes=1 << 20)
+    assert cache.host_pool.size == 128
+    cache = HiRadixCache(params, options(hicache_ratio=None), host_memory_bytes=1000)
+    assert cache.host_pool.size == 62
+    assert "It gets 62 tokens" in caplog.text
+    cache = HiRadixCache(params, options(hicache_size=1), host_memory_bytes=1 << 40)
+    assert cache.host_pool.size == 10**9 // 8
+
+
 def test_events_name_the_tier() -> None:
     tiers = Tiers(pool=16, page_size=16, events=True)
     tiers.cache.take_events()
