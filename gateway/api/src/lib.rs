@@ -12,6 +12,7 @@
 //! - [`sampling`]: the knobs that all three generating endpoints share.
 //! - [`chat`], [`completions`], [`generate`]: one folder per endpoint, request and response.
 //! - `routing`, `session`: how a request is named and placed, and what it continues.
+//! - [`embeddings`]: vectors of prompts.
 //! - [`tokenize`], [`models`], [`usage`], [`logprobs`]: the smaller types.
 //! - [`error`]: [`ApiError`] and its only rendering.
 
@@ -20,6 +21,7 @@ pub mod chat;
 mod clip;
 pub mod completions;
 mod constraint;
+pub mod embeddings;
 pub mod error;
 pub mod generate;
 pub mod limits;
@@ -45,6 +47,9 @@ pub use completions::{
     CompletionRequest,
 };
 pub use constraint::Constraint;
+pub use embeddings::{
+    EmbeddingItem, EmbeddingList, EmbeddingRequest, EmbeddingUsage, Encoded, EncodedInfo, Vector,
+};
 pub use error::{ApiError, ErrorKind};
 pub use generate::{
     GenerateFinish, GenerateRequest, GenerateResponse, LogprobRequest, LogprobTriple, MetaInfo, PromptItem,

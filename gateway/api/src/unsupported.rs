@@ -120,6 +120,19 @@ const GENERATE: &[Unsupported] = &[
     refused("return_flat_raw_top_logprobs_b64"),
 ];
 
+/// Options of `/v1/embeddings` and `/encode`.
+const EMBEDDING: &[Unsupported] = &[
+    refused("dimensions"),
+    refused("lora_path"),
+    refused("image_data"),
+    refused("video_data"),
+    refused("audio_data"),
+    refused("is_cross_encoder_request"),
+    refused("session_params"),
+    refused("session_id"),
+    refused("custom_logit_processor"),
+];
+
 /// Options inside `sampling_params`.
 pub(crate) const SAMPLING: &[Unsupported] = &[
     refused("watermark"),
@@ -137,6 +150,10 @@ pub(crate) fn check_completion(body: &Body) -> Result<(), ApiError> {
 
 pub(crate) fn check_generate(body: &Body) -> Result<(), ApiError> {
     check(body, &[COMMON, GENERATE])
+}
+
+pub(crate) fn check_embedding(body: &Body) -> Result<(), ApiError> {
+    check(body, &[EMBEDDING])
 }
 
 pub(crate) fn check_sampling(body: &Body) -> Result<(), ApiError> {

@@ -23,11 +23,12 @@ use crate::proto::engine::ControlRequest;
 use crate::proto::engine::sglang_engine_client::SglangEngineClient;
 use crate::proto::scheduler::sglang_scheduler_client::SglangSchedulerClient;
 use crate::proto::scheduler::{
-    AbortRequest, GetLoadsRequest, GetModelInfoRequest, GetServerInfoRequest, HealthCheckRequest,
+    AbortRequest, EmbedRequest, GetLoadsRequest, GetModelInfoRequest, GetServerInfoRequest,
+    HealthCheckRequest, TokenizedInput,
 };
-use crate::request::GenerateSpec;
+use crate::request::{EmbedSpec, GenerateSpec};
 use crate::stream::{AbortOnDrop, GenerateStream};
-use crate::worker::{Health, Load, ModelInfo};
+use crate::worker::{Embedding, Health, Load, ModelInfo};
 
 /// The version of `sglang.engine.v1` that this client speaks.
 pub const CONTROL_PROTOCOL_VERSION: u32 = 1;
@@ -94,7 +95,8 @@ impl EngineClient {
         let site = self.site("Generate", spec.timeout);
         let on_drop = AbortOnDrop::new(self.clone(), spec.request_id.clone());
         let num_answers = spec.sampling.n;
-        let trace = metadata(&spec.trace);
+        let mut trace = MetadataMap::new();
+        add_metadata(&mut trace, &spec.trace);
         let timeout = spec.timeout;
         let mut request = Request::new(convert::generate_request(spec));
         *request.metadata_mut() = trace;
@@ -104,6 +106,28 @@ impl EngineClient {
         let mut scheduler = self.scheduler.clone();
         let call = Box::pin(async move { scheduler.generate(request).await });
         Ok(GenerateStream::new(call, num_answers, site, on_drop))
+    }
+
+    /// The vector of a prompt. Dropped before it is there, the call is cancelled.
+    pub async fn embed(&self, spec: EmbedSpec) -> Result<Embedding, EngineError> {
+        let message = EmbedRequest {
+            request_id: spec.request_id,
+            tokenized: Some(TokenizedInput {
+                original_text: String::new(),
+                input_ids: spec.input_ids,
+            }),
+            ..EmbedRequest::default()
+        };
+        let mut client = self.scheduler.clone();
+        let call = async |mut request: Request<EmbedRequest>| {
+            add_metadata(request.metadata_mut(), &spec.trace);
+            client.embed(request).await
+        };
+        let answer = self.unary("Embed", spec.timeout, message, call).await?;
+        Ok(Embedding {
+            values: answer.embedding,
+            prompt_tokens: answer.prompt_tokens,
+        })
     }
 
     /// Ends a request at the engine's next step. An id that the worker does not know is no error.
@@ -314,8 +338,7 @@ fn with_deadline<M>(message: M, limit: Duration) -> Request<M> {
 
 /// Pairs that are no metadata (binary keys, control characters) are left out: a client's odd trace header
 /// must not cost it its answer.
-fn metadata(pairs: &[(String, String)]) -> MetadataMap {
-    let mut map = MetadataMap::new();
+fn add_metadata(map: &mut MetadataMap, pairs: &[(String, String)]) {
     for (key, value) in pairs {
         match (
             AsciiMetadataKey::from_bytes(key.as_bytes()),
@@ -327,5 +350,4 @@ fn metadata(pairs: &[(String, String)]) -> MetadataMap {
             _ => tracing::debug!(key, "left out of the request's metadata"),
         }
     }
-    map
 }

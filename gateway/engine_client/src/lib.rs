@@ -22,8 +22,8 @@ pub use client::{CONTROL_PROTOCOL_VERSION, EngineClient};
 pub use connector::{BoxFuture, BoxedIo, Connector, Io, SystemConnector};
 pub use error::{EngineError, StatusClass};
 pub use event::{Completion, EngineEvent, Finish, FinishReason, LogprobRows, Matched, TokenChunk};
-pub use request::{Constraint, GenerateSpec, Sampling, Session};
+pub use request::{Constraint, EmbedSpec, GenerateSpec, Sampling, Session};
 pub use stream::GenerateStream;
 pub use worker::{
-    DisaggregationLoad, Health, Load, LoraLoad, MemoryLoad, ModelInfo, QueueLoad, SpeculativeLoad,
+    DisaggregationLoad, Embedding, Health, Load, LoraLoad, MemoryLoad, ModelInfo, QueueLoad, SpeculativeLoad,
 };

@@ -59,6 +59,17 @@ impl Default for GenerateSpec {
     }
 }
 
+/// One vector.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EmbedSpec {
+    /// Unique among the worker's live requests.
+    pub request_id: String,
+    pub input_ids: Vec<u32>,
+    pub timeout: Duration,
+    /// Request metadata such as `traceparent`.
+    pub trace: Vec<(String, String)>,
+}
+
 /// Which tokens of a session a prompt continues.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Session {

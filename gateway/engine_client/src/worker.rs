@@ -10,6 +10,13 @@ pub struct Health {
     pub message: String,
 }
 
+/// A vector, and the length of its prompt in tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Embedding {
+    pub values: Vec<f32>,
+    pub prompt_tokens: u32,
+}
+
 /// The card of the served model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct ModelInfo {

@@ -15,7 +15,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use crate::{
     admin,
     context::Context,
-    endpoints::{chat, completions, generate, info, models, sessions, tokenize},
+    endpoints::{chat, completions, embeddings, generate, info, models, sessions, tokenize},
     error::Failure,
     extract,
     layers::{admission, auth, body, panic, request_id, trace},
@@ -102,6 +102,8 @@ fn generation(cx: &Arc<Context>) -> Router<Arc<Context>> {
         .route("/v1/chat/completions", post(chat::handle))
         .route("/v1/completions", post(completions::handle))
         .route("/generate", post(generate::handle).put(generate::handle))
+        .route("/v1/embeddings", post(embeddings::openai))
+        .route("/encode", post(embeddings::native).put(embeddings::native))
         // Inside the key check: strangers must not take places in the queue.
         .layer(from_fn_with_state(cx.clone(), admission::layer))
 }

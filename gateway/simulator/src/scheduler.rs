@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 use crate::answer::{Generation, Live};
 use crate::engine::Inner;
 use crate::record::RecordedRequest;
-use crate::script::HealthScript;
+use crate::script::{HealthScript, Outcome};
 
 type Answer<T> = Result<Response<T>, Status>;
 type BoxedStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -50,8 +50,33 @@ impl SglangScheduler for SchedulerService {
         Ok(Response::new(Box::pin(generation.into_messages())))
     }
 
-    async fn embed(&self, _: Request<wire::EmbedRequest>) -> Answer<wire::EmbedResponse> {
-        unimplemented("Embed")
+    /// The vector of a prompt is its ids as numbers. A script that refuses is followed.
+    async fn embed(&self, request: Request<wire::EmbedRequest>) -> Answer<wire::EmbedResponse> {
+        let engine = &self.0;
+        let (metadata, _, message) = request.into_parts();
+        let as_generation = wire::GenerateRequest {
+            request_id: message.request_id,
+            tokenized: message.tokenized,
+            ..wire::GenerateRequest::default()
+        };
+        engine.recorder.note(
+            |counts| counts.requests += 1,
+            |record| {
+                record
+                    .requests
+                    .push(RecordedRequest::new(&as_generation, &metadata))
+            },
+        );
+        let script = (engine.script.read())(&as_generation);
+        if let Outcome::Refuse { code, message } = script.outcome {
+            return Err(Status::new(code, message));
+        }
+        let ids = as_generation.tokenized.unwrap_or_default().input_ids;
+        Ok(Response::new(wire::EmbedResponse {
+            embedding_dim: ids.len() as u32,
+            prompt_tokens: ids.len() as u32,
+            embedding: ids.into_iter().map(|id| id as f32).collect(),
+        }))
     }
 
     async fn health_check(&self, _: Request<wire::HealthCheckRequest>) -> Answer<wire::HealthCheckResponse> {

@@ -6,4 +6,4 @@ mod response;
 pub use request::{GenerateRequest, LogprobRequest, PromptItem};
 pub use response::{GenerateFinish, GenerateResponse, LogprobTriple, MetaInfo};
 
-pub(crate) use request::check_batch;
+pub(crate) use request::{check_batch, prompts_of};

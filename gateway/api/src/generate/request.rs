@@ -74,7 +74,7 @@ impl GenerateRequest {
         let body = Body::parse(bytes)?;
         unsupported::check_generate(&body)?;
         let raw: RawPrompt = body.read()?;
-        let (prompts, is_batch) = prompts(raw.text, raw.input_ids)?;
+        let (prompts, is_batch) = prompts_of(raw.text, raw.input_ids)?;
         let num_prompts = prompts.len();
         check_batch("text", num_prompts, 1)?;
         let sampling = sampling_of(&body, num_prompts)?;
@@ -127,7 +127,8 @@ pub(crate) fn check_batch(field: &str, num_prompts: usize, n: u32) -> Result<(),
     )
 }
 
-fn prompts(
+/// The prompts of a native body, and whether they were a list.
+pub(crate) fn prompts_of(
     text: Option<OneOrMany<String>>,
     input_ids: Option<TokenIds>,
 ) -> Result<(Vec<Prompt>, bool), ApiError> {

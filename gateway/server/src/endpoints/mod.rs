@@ -4,6 +4,7 @@
 pub mod chat;
 mod chunks;
 pub mod completions;
+pub mod embeddings;
 pub mod generate;
 pub mod info;
 pub mod models;
