@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from sglang.kernels.kv_store import store_kv_torch
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
 from sglang.srt.mem_cache.memory_pool import KVDims, Memory, PoolSizes, build_memory
@@ -125,3 +126,25 @@ def test_copies_on_the_host_come_back_layer_by_layer() -> None:
         keys, values = pool.get_kv_buffer(layer)
         assert torch.equal(keys[places[0]], keys[places[1]]) and keys[places[0]].any()
         assert torch.equal(values[places[1]], -keys[places[1]])
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_page_is_copied_in_both_pools(page_size: int) -> None:
+    allocator, pool = parts(memory(page_size=page_size))
+    slots = allocator.alloc(2 * page_size)
+    assert slots is not None
+    for layer in range(4):
+        k = torch.rand(2 * page_size, 2, 4)
+        pool.set_kv_buffer(SimpleNamespace(layer_id=layer), slots, k, -k)
+    source, target = (slots[::page_size] // page_size).split(1)
+    pool.copy_pages(target, source)
+    copied = allocator.get_cpu_copy(slots)
+    for buffers in copied:
+        assert all(torch.equal(*buffer.chunk(2)) and buffer.any() for buffer in buffers)
+
+
+def test_plain_torch_can_store_in_both_pools() -> None:
+    _, pool = parts(memory())
+    pool.store_by_torch()
+    stores = [pool.full_kv_pool._store_kv, pool.swa_kv_pool._store_kv]
+    assert stores == [store_kv_torch, store_kv_torch]

@@ -1,5 +1,6 @@
 """DeepSeek V2 and V3 are transformers' models, though ours keeps latents and never expands them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from transformers import (
 )
 
 from sglang.srt.mem_cache.memory_pool import MLATokenToKVPool
+from sglang.srt.models.deepseek_v2 import latent_of, pairs_to_halves
 from tests.unit.srt.models.driver import Driver
 from tests.unit.srt.models.reference import CHECKS, save_reference
 
@@ -80,3 +82,25 @@ def test_one_latent_is_kept_per_token_and_layer(case: tuple[Driver, PreTrainedMo
     assert driver.runner.kv_dims.cell_bytes == 3 * (24 + 8) * 4
     assert pool.get_key_buffer(0).shape[1:] == (1, 32)
     assert pool.get_value_buffer(0).shape[1:] == (1, 24)
+
+
+def test_heads_of_pairs_become_heads_of_halves() -> None:
+    rows = torch.tensor([[10, 11, 0, 1, 2, 3]]).unsqueeze(-1)
+    assert pairs_to_halves(rows, 4).flatten().tolist() == [10, 11, 0, 2, 1, 3]
+
+
+def test_weights_of_further_predictions_are_left_out(
+    case: tuple[Driver, PreTrainedModel],
+) -> None:
+    driver, _ = case
+    names = ["model.layers.2.self_attn.o_proj.weight", "model.layers.3.eh_proj.weight"]
+    found = driver.runner.model.prepared((name, torch.zeros(1)) for name in names)
+    assert [name for name, _ in found] == names[:1]
+
+
+def test_configuration_without_a_latent_is_refused_by_name(
+    case: tuple[Driver, PreTrainedModel],
+) -> None:
+    config = replace(case[0].runner.model_config, latent=None)
+    with pytest.raises(ValueError, match="lacks kv_lora_rank"):
+        latent_of(config)
