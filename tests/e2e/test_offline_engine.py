@@ -1,6 +1,7 @@
 """`sglang.Engine`: the same answers as over HTTP, in the caller's own program."""
 
 import asyncio
+import json
 import math
 import os
 import signal
@@ -11,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import zmq
 
 import sglang
 from tests.e2e import reference
@@ -340,3 +343,23 @@ def test_interrupted_program_leaves_nothing(tmp_path: Path) -> None:
         program.kill()
     assert "KeyboardInterrupt" in errors
     assert not any(is_alive(pid) for pid in pids)
+
+
+def test_cache_events_are_published_from_a_program_too(tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path}/kv"
+    config = json.dumps({"publisher": "zmq", "endpoint": endpoint})
+    context = zmq.Context()
+    subscriber = context.socket(zmq.SUB)
+    subscriber.setsockopt(zmq.SUBSCRIBE, b"")
+    subscriber.connect(endpoint)
+    try:
+        with sglang.Engine(**SMALL, page_size=4, kv_events_config=config) as engine:
+            engine.generate(input_ids=[504, 3575, 282, 100, 101, 102], sampling_params=GREEDY)
+            assert subscriber.poll(1000 * GUARD)
+            _, sequence, payload = subscriber.recv_multipart()
+        _, events_, *_ = msgspec.msgpack.decode(payload)
+        assert int.from_bytes(sequence, "big") == 0
+        assert events_[0][0] == "BlockStored" and events_[0][3] == [504, 3575, 282, 100]
+    finally:
+        subscriber.close(linger=0)
+        context.term()

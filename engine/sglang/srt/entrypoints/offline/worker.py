@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from sglang.srt.entrypoints import engine
+from sglang.srt.entrypoints.event_publisher import Publishing
 from sglang.srt.entrypoints.offline.errors import EngineError, callers_errors
 from sglang.srt.entrypoints.pulse import Pulse
 from sglang.srt.entrypoints.scheduler_client import SchedulerClient
@@ -105,6 +106,7 @@ class OfflineWorker:
     async def _bind(self, ports: PortArgs) -> None:
         self.client = SchedulerClient(ports, max_queued=self._args.max_queued_requests)
         self.service = EngineService(self._args, self.client)
+        self._publishing = Publishing(self._args.kv_events, self.client.kv_events)
 
     async def _until_ready(self, process: engine.SchedulerProcess) -> None:
         suspect_after = envs.SGLANG_HEALTH_CHECK_TIMEOUT.get()
@@ -153,6 +155,8 @@ class OfflineWorker:
         if not hasattr(self, "client"):
             return
         self.client.fail("the engine was shut down")
+        if hasattr(self, "_publishing"):
+            await self._publishing.end()
         own = asyncio.current_task()
         for task in self._tasks:
             task.cancel()
