@@ -101,10 +101,6 @@ class SWAKVPool(KVCache):
         for layer, copies in enumerate(kv_cache_cpu):
             self._pools[layer].load_layer(layer, copies, self._own(layer, indices))
 
-    def store_by_torch(self) -> None:
-        self.full_kv_pool.store_by_torch()
-        self.swa_kv_pool.store_by_torch()
-
     def copy_pages(self, targets: torch.Tensor, sources: torch.Tensor) -> None:
         self.full_kv_pool.copy_pages(targets, sources)
         self.swa_kv_pool.copy_pages(self.window_pages[targets], self.window_pages[sources])
