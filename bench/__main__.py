@@ -1,10 +1,16 @@
-"""`make bench`: all suites, or the named ones: `python -m bench engine gateway cancel`."""
+"""`make bench`: all suites, or the named ones: `python -m bench engine gateway`."""
 
 import sys
 
-from bench import cancel, engine, gateway
+from bench import cache, cancel, engine, gateway, scheduling
 
-SUITES = {"engine": engine.main, "gateway": gateway.main, "cancel": cancel.main}
+SUITES = {
+    "engine": engine.main,
+    "gateway": gateway.main,
+    "cancel": cancel.main,
+    "cache": cache.main,
+    "scheduling": scheduling.main,
+}
 
 
 def main() -> None:
