@@ -7,7 +7,9 @@ import torch
 
 from sglang.srt.mem_cache.base_prefix_cache import CacheInitParams, InitLoadBackParams
 from sglang.srt.mem_cache.hiradix_cache import HiRadixCache
+from sglang.srt.mem_cache.memory_pool_host import HOST_POOLS
 from sglang.srt.mem_cache.radix_key import RadixKey
+from tests.unit.srt.managers.engine import HashKV
 from tests.unit.srt.mem_cache.tiers import Tiers, options
 
 POLICIES = ["write_through", "write_through_selective", "write_back"]
@@ -221,6 +223,28 @@ def test_layouts_hold_the_same_pages(layout: str) -> None:
     pool.set_from_flat_data_page(slot, page)
     assert torch.equal(pool.get_data_page(slot), page)
     assert pool.page_format == "page_size=4 dtype=int64 rows=32"
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 6, 8, 24])
+@pytest.mark.parametrize("layout", ["layer_first", "page_first"])
+@pytest.mark.parametrize("pages", ["in a row", "in runs", "scattered"])
+def test_copies_move_every_byte(width: int, layout: str, pages: str) -> None:
+    """Rows of any width, wherever they lie."""
+    generator = torch.Generator().manual_seed(width)
+    kv = HashKV(63, 1)
+    kv.values = torch.randint(0, 255, (64, width), dtype=torch.uint8, generator=generator)
+    before = kv.values.clone()
+    pool = HOST_POOLS[layout](kv, 63, 1)
+    order = {
+        "in a row": torch.arange(1, 41),
+        "in runs": torch.cat([torch.arange(21, 41), torch.arange(1, 21)]),
+        "scattered": torch.randperm(40, generator=generator) + 1,
+    }[pages]
+    pool.copy_from_device(order, order.flip(0) if pages == "scattered" else order + 5)
+    kv.values.zero_()
+    pool.copy_to_device(order.flip(0) if pages == "scattered" else order + 5, order + 10)
+    assert torch.equal(kv.values[order + 10], before[order])
+    assert not kv.values[:11].any() and not kv.values[51:].any()
 
 
 # ------------------------------------------------------------------ random operations
