@@ -220,8 +220,15 @@ def test_without_a_host_tier_storage_is_refused() -> None:
 def test_a_flush_forgets_the_host_and_keeps_storage(folder: Path) -> None:
     engine = Engine(page_size=4, cache=FILES)
     engine.ask(prompt_of(64), 4)
-    engine.send(ControlInput(id=1, name="flush_cache"))
+    engine.send(ControlInput(id=1, name="hicache_storage_detach"))  # waits for the writer
+    engine.send(ControlInput(id=2, name="flush_cache"))
     assert engine.memory.tree_cache.num_host_tokens == 0  # type: ignore[attr-defined]
+    again = {
+        "hicache_storage_backend": "file",
+        "hicache_storage_backend_extra_config_json": FILES.hicache_storage_backend_extra_config,
+        "hicache_storage_prefetch_policy": "wait_complete",
+    }
+    engine.send(ControlInput(id=3, name="hicache_storage_attach", args=again))
     answer = engine.ask(prompt_of(64), 4)
     assert answer.last.cached_tokens_details == {"device": 0, "host": 0, "storage": 60}
     engine.memory.host_tier.close()
