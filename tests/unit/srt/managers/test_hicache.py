@@ -48,6 +48,11 @@ def test_random_traffic(page_size: int, policy: str, ratio: float) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+def test_random_traffic_in_mixed_passes(policy: str) -> None:
+    storm(4, replace(HOST, hicache_write_policy=policy), mixed_chunk=True)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("prefetch", ["best_effort", "wait_complete", "timeout"])
 def test_random_traffic_with_storage(policy: str, prefetch: str, tmp_path: Path) -> None:
     cache = replace(
@@ -62,7 +67,7 @@ def test_random_traffic_with_storage(policy: str, prefetch: str, tmp_path: Path)
         storm(4, cache)
 
 
-def storm(page_size: int, cache: Cache) -> None:
+def storm(page_size: int, cache: Cache, **options: object) -> None:
     """Requests that share prefixes, in a pool that holds few of them, some of them aborted."""
     rng = random.Random(f"{page_size} {cache}")
     engine = Engine(
@@ -73,6 +78,7 @@ def storm(page_size: int, cache: Cache) -> None:
         chunked_prefill_size=64,
         max_running_requests=6,
         schedule_conservativeness=0.02,
+        **options,
     )
     bases = [prompt_of(96, seed=1000 + i) for i in range(4)]
     wanted: dict[str, tuple[list[int], int]] = {}
