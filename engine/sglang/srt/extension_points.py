@@ -31,6 +31,13 @@ for _name in ("LRU", "LFU", "FIFO", "MRU", "FILO", "Priority", "SLRU"):
         _name.lower(), f"sglang.srt.mem_cache.evict_policy:{_name}Strategy"
     )
 
+# factory() -> sglang.srt.lora.eviction_policy.EvictionPolicy
+LORA_EVICTION_POLICIES: Registry[Callable[..., Any]] = Registry("adapter eviction policy")
+for _name in ("LRU", "FIFO", "LFU"):
+    LORA_EVICTION_POLICIES.register_lazy(
+        _name.lower(), f"sglang.srt.lora.eviction_policy:{_name}EvictionPolicy"
+    )
+
 # factory(server_args, tokenizer, vocab_size, eos_token_ids) -> BaseGrammarBackend | None
 GRAMMAR_BACKENDS: Registry[Callable[..., Any]] = Registry("grammar backend")
 GRAMMAR_BACKENDS.register_lazy("none", "sglang.srt.constrained.base_grammar_backend:no_backend")

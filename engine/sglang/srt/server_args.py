@@ -23,6 +23,7 @@ from sglang.srt.arg_groups.declaration import Option, options_of
 from sglang.srt.arg_groups.events import EventArgs, check_events
 from sglang.srt.arg_groups.hicache import HiCacheArgs, check_hicache
 from sglang.srt.arg_groups.kernels import KernelArgs
+from sglang.srt.arg_groups.lora import LoRAArgs, check_lora, fill_lora
 from sglang.srt.arg_groups.memory import MemoryArgs, check_memory
 from sglang.srt.arg_groups.model import ModelArgs, check_model
 from sglang.srt.arg_groups.observing import ObservingArgs, check_observing
@@ -69,6 +70,7 @@ class ServerArgs(
     KernelArgs,
     SamplingArgs,
     SchedulingArgs,
+    LoRAArgs,
     HiCacheArgs,
     MemoryArgs,
     EventArgs,
@@ -95,6 +97,7 @@ class ServerArgs(
             self.random_seed = random.randrange(1 << 30)
         self._derived_chunk: int | None = None
         fill_scheduling(self)
+        fill_lora(self)
         apply_speculative_algorithm(self)
         if self.model_path not in PLACEHOLDERS and Path(self.model_path).expanduser().exists():
             _apply_model_overrides(self)
@@ -123,6 +126,7 @@ class ServerArgs(
         check_hicache(self, self)
         check_events(self, disable_radix_cache=self.disable_radix_cache)
         check_scheduling(self, self.page_size)
+        check_lora(self, self.speculative_algorithm)
         check_attention(self, self.device or "")
         check_sampling(
             self,

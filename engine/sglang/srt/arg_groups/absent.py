@@ -1,7 +1,7 @@
 """Well-known options of other engines that this one lacks, each with what to do instead."""
 
 _PARALLEL = "one worker uses one device; start more workers and put `smg` in front of them."
-_LORA = "adapters are not served; merge the adapter into the weights."
+_LORA = "adapters are computed by torch, on the stream of the pass; leave the option out."
 _QUANTIZATION = "quantized weights are recognised from their files; pass a quantized GGUF file."
 _SPECULATIVE = (
     "--speculative-algorithm names a plugin's algorithm, which says itself where it is tuned."
@@ -41,8 +41,10 @@ ABSENT_FLAGS = {
     "--dist-init-addr": _PARALLEL,
     "--nccl-port": _PARALLEL,
     "--base-gpu-id": _PARALLEL,
-    "--max-loaded-loras": _LORA,
-    "--max-loras-per-batch": _LORA,
+    "--enable-lora-overlap-loading": _LORA,
+    "--lora-backend": _LORA,
+    "--max-lora-chunk-size": _LORA,
+    "--lora-strict-loading": "adapters are always checked strictly; leave the option out.",
     "--hicache-io-backend": "copies between the tiers are torch's; leave the option out.",
     "--enable-torch-compile": _GRAPH,
     "--disable-cuda-graph": _GRAPH,
@@ -54,8 +56,6 @@ ABSENT_PREFIXES = {
     "--pp-": _PARALLEL,
     "--ep-": _PARALLEL,
     "--enable-dp-": _PARALLEL,
-    "--lora-": _LORA,
-    "--enable-lora": _LORA,
     **dict.fromkeys(
         [f"--speculative-{part}" for part in ("acc", "draft", "eagle", "ngram", "num", "token")],
         _SPECULATIVE,

@@ -104,6 +104,8 @@ class Option:
         if self.kind is str:
             return text
         if self.kind is list:
+            if text.lstrip().startswith("{"):  # one JSON object
+                return [text.strip()]
             return [part.strip() for part in text.split(",") if part.strip()]
         try:
             return self.kind(text)

@@ -52,6 +52,7 @@ class ForwardBatch:
     # as a prompt logprob; equal to the chunk's length when none.
     extend_logprob_start_lens: list[int] = field(default_factory=list)
     is_final: list[bool] = field(default_factory=list)  # [batch_size]: the row's token counts
+    lora_ids: list[str | None] = field(default_factory=list)  # [batch_size]: adapter, None: base
     req_to_token_pool: Any = None
     token_to_kv_pool: Any = None
     attn_backend: Any = None

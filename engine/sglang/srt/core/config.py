@@ -45,6 +45,7 @@ class ScheduleConfig:
     priority: PriorityConfig = PriorityConfig()
     watchdog_timeout: float = 300.0  # seconds a step may take before the process ends itself
     decode_log_interval: int = 0  # decode steps between two lines in the log; 0: none
+    lora_drain_after: float = 0.0  # seconds a request waits for its adapter's place; 0: any time
 
     def __post_init__(self) -> None:
         assert self.max_running_requests >= 1
@@ -99,6 +100,7 @@ def schedule_config(args: ServerArgs, max_running_requests: int) -> ScheduleConf
         priority=_priority_config(args),
         watchdog_timeout=args.watchdog_timeout,
         decode_log_interval=args.decode_log_interval,
+        lora_drain_after=args.lora_drain_wait_threshold,
     )
 
 

@@ -22,6 +22,7 @@ class BlockStored(msgspec.Struct, tag="BlockStored", array_like=True, gc=False):
     block_size: int  # tokens
     medium: str = GPU
     namespace: str | None = None  # `extra_key` of the requests that may reuse it
+    lora_name: str | None = None  # their adapter
 
 
 class BlockRemoved(msgspec.Struct, tag="BlockRemoved", array_like=True, gc=False):

@@ -41,6 +41,8 @@ class GenerateInput(msgspec.Struct, tag="generate", kw_only=True, omit_defaults=
     stream: bool = True
     priority: int | None = None
     extra_key: str | None = None
+    lora_name: str | None = None  # adapter
+    lora_id: str | None = None  # of the adapter as it is loaded now; found by its name
     routing_key: str | None = None  # requests of one key are scheduled together by `routing-key`
     session: SessionRef | None = None
     answer_index: int = 0

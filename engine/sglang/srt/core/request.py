@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
+from sglang.srt.core.adapter import Adapter
 from sglang.srt.core.messages import FinishReason, LogprobRows, RequestTimes
 from sglang.srt.core.sampling_params import SamplingParams
 
@@ -38,6 +39,7 @@ class Req:
     stream: bool = True
     priority: int | None = None
     extra_key: str | None = None
+    adapter: Adapter | None = None
     routing_key: str | None = None
     session_id: str | None = None
     deadline: float | None = None
@@ -79,6 +81,10 @@ class Req:
 
     def __post_init__(self) -> None:
         assert self.origin_input_ids, "a request has at least one prompt token"
+
+    @property
+    def lora_id(self) -> str | None:
+        return None if self.adapter is None else self.adapter.lora_id
 
     @property
     def fill_ids(self) -> list[int]:

@@ -206,7 +206,7 @@ def as_array(event: KvEvent) -> list[Any]:
 
 
 def as_map(event: KvEvent) -> dict[str, Any]:
-    """The fields by name. `cache_salt` is there only where pages have a namespace."""
+    """The fields by name. `cache_salt` and `lora_name` are there only where pages have them."""
     match event:
         case BlockStored():
             fields = {
@@ -218,6 +218,8 @@ def as_map(event: KvEvent) -> dict[str, Any]:
                 "lora_id": None,
                 "medium": event.medium,
             }
+            if event.lora_name is not None:
+                fields["lora_name"] = event.lora_name
             return fields if event.namespace is None else {**fields, "cache_salt": event.namespace}
         case BlockRemoved():
             return {

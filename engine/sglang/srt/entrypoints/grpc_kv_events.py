@@ -131,7 +131,8 @@ def _continues(last: KvEvent, event: KvEvent) -> bool:
     """Whether both can stand in one event: a chain of stored pages, or pages that go together."""
     if isinstance(last, BlockStored) and isinstance(event, BlockStored):
         follows = event.parent_block_hash == last.block_hashes[-1]
-        return follows and (last.medium, last.namespace) == (event.medium, event.namespace)
+        same_place = last.medium == event.medium and last.lora_name == event.lora_name
+        return follows and same_place and last.namespace == event.namespace
     if isinstance(last, BlockRemoved) and isinstance(event, BlockRemoved):
         return last.medium == event.medium
     return False
@@ -147,6 +148,8 @@ def _add(target: Any, event: KvEvent) -> None:
                     stored.parent_block_hash = event.parent_block_hash
                 if event.namespace is not None:
                     stored.cache_salt = event.namespace
+                if event.lora_name is not None:
+                    stored.lora_name = event.lora_name
             stored.blocks.add(
                 block_hash=event.block_hashes[0],
                 token_ids=event.token_ids,

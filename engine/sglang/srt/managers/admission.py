@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from sglang.srt.core.adapter import Adapter
 from sglang.srt.core.config import PriorityConfig
 from sglang.srt.core.messages import FinishReason, GenerateInput
 from sglang.srt.core.request import Req
@@ -64,6 +65,7 @@ def admit(request: GenerateInput, limits: Limits, priority: PriorityConfig = NO_
         stream=request.stream,
         priority=request.priority,
         extra_key=request.extra_key,
+        adapter=_adapter(request),
         routing_key=request.routing_key,
         session_id=request.session.id if request.session is not None else None,
         deadline=request.deadline,
@@ -72,6 +74,12 @@ def admit(request: GenerateInput, limits: Limits, priority: PriorityConfig = NO_
     if request.custom_logit_processor:
         _attach_processor(req, request.custom_logit_processor, limits)
     return req
+
+
+def _adapter(request: GenerateInput) -> Adapter | None:
+    if request.lora_id is None:
+        return None
+    return Adapter(request.lora_id, request.lora_name or "")
 
 
 def _attach_processor(req: Req, text: str, limits: Limits) -> None:

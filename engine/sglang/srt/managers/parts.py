@@ -9,6 +9,7 @@ from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend
 from sglang.srt.core.batch import GenerationBatchResult, ScheduleBatch
 from sglang.srt.core.config import ScheduleConfig
 from sglang.srt.core.messages import SchedulerInput, SchedulerOutput
+from sglang.srt.managers.adapters import LoadedAdapters
 from sglang.srt.managers.admission import Limits
 from sglang.srt.managers.stop_rules import StopTextFactory
 from sglang.srt.mem_cache.request_memory import RequestMemory
@@ -41,5 +42,6 @@ class SchedulerParts:
     limits: Limits
     make_stop_text: StopTextFactory
     grammar_backend: BaseGrammarBackend | None = None  # None: constraints are refused
+    adapters: LoadedAdapters | None = None  # None: requests cannot name any
     release_caches: Callable[[], None] = lambda: None  # what the model keeps only for speed
     clock: Callable[[], float] = time.monotonic  # of deadlines and throughput, in seconds

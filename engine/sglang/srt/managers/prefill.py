@@ -1,5 +1,6 @@
 """Plans prefill batches: which prompts, or which chunk of one, the next step computes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sglang.srt.core.batch import ScheduleBatch
@@ -77,7 +78,7 @@ class _DraftedPrefixes:
         `drafted` only grows from call to call.
         """
         for req in drafted[self._num_planted :]:
-            self._tree.insert(RadixKey(req.fill_ids, req.extra_key))
+            self._tree.insert(RadixKey(req.fill_ids, req.extra_key, req.adapter))
         self._num_planted = len(drafted)
         return len(self._tree.match_prefix(key).device_indices)
 
@@ -90,8 +91,14 @@ class PrefillPlanner:
     """
 
     def __init__(
-        self, config: ScheduleConfig, memory: RequestMemory, policy: SchedulePolicy
+        self,
+        config: ScheduleConfig,
+        memory: RequestMemory,
+        policy: SchedulePolicy,
+        fits_beside: Callable[[Req, list[Req]], bool] = lambda req, others: True,
     ) -> None:
+        """`fits_beside` tells whether one pass can compute a request with others."""
+        self._fits_beside = fits_beside
         self._config = config
         self._memory = memory
         self._policy = policy
@@ -160,7 +167,7 @@ class PrefillPlanner:
             if len(draft.reqs) >= limit:
                 self.blocked = req
                 return
-            if self._memory.is_prefetching(req):
+            if self._memory.is_prefetching(req) or not self._fits_beside(req, running + draft.reqs):
                 continue
             self._attach_prefix(req, draft.budget)
             waits = self._gains_by_waiting(req, computed + draft.reqs, drafted)

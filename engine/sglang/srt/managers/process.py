@@ -125,6 +125,7 @@ def parts_of(
         ),
         make_stop_text=stop_text_factory(tokenizer_folder(server_args)),
         grammar_backend=grammar_backend,
+        adapters=target.runner.lora_manager,
         release_caches=target.release_caches,
     )
 

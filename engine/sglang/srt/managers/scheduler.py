@@ -21,6 +21,7 @@ from sglang.srt.core.messages import (
     ShutdownInput,
 )
 from sglang.srt.core.request import Req, RequestState
+from sglang.srt.managers.adapters import AdapterRoom, lora_operations
 from sglang.srt.managers.admission import Refused, admit
 from sglang.srt.managers.batch_layout import mixed_batch
 from sglang.srt.managers.control import ControlTable, start_kv_events
@@ -81,7 +82,8 @@ class Scheduler:
         self.priorities = Priorities(config.priority)
         self.waiting = WaitingQueue(config.max_queued_requests)
         policy = SchedulePolicy(config.schedule_policy, memory.tree_cache, self.priorities)
-        self.prefill = PrefillPlanner(config, memory, policy)
+        self.adapter_room = AdapterRoom(parts.adapters, config.lora_drain_after, parts.clock)
+        self.prefill = PrefillPlanner(config, memory, policy, self.adapter_room.fits_beside)
         self.preemption = Preemption(memory, self.priorities)
         self.running = RunningBatch(
             memory, self.ratio, victim_key(config.retraction_policy, self.priorities.urgency)
@@ -118,6 +120,7 @@ class Scheduler:
                 "close_session": self.sessions.close,
                 "kv_events": start_kv_events(memory.tree_cache),
                 **hicache_operations(memory.tree_cache),
+                **lora_operations(parts.adapters, self.live),
             }
         )
         self.paused = False
@@ -281,6 +284,7 @@ class Scheduler:
         try:
             if request.rid in self.live:
                 raise Refused(f"Duplicate request ID detected: {request.rid}")
+            self.adapter_room.check(request)
             whole, turn = self.sessions.extended(request)
             req = admit(whole, self.limits, self.config.priority)
             self.stop_rules.prepare(req)

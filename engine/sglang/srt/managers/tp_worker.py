@@ -7,6 +7,7 @@ import torch
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.core.batch import ForwardBatch, GenerationBatchResult, ScheduleBatch
 from sglang.srt.core.config import cache_config, schedule_config
+from sglang.srt.lora.lora_manager import lora_options
 from sglang.srt.mem_cache.memory_pool import Memory, PoolSizes, build_memory
 from sglang.srt.model_executor.memory import MemoryWishes
 from sglang.srt.model_executor.model_runner import ModelRunner, RunnerConfig
@@ -88,6 +89,7 @@ def build_forward_batch(batch: ScheduleBatch) -> ForwardBatch:
         extend_seq_lens=batch.extend_seq_lens,
         extend_logprob_start_lens=layout.logprob_starts,
         is_final=layout.is_final,
+        lora_ids=[req.lora_id for req in batch.reqs],
     )
 
 
@@ -107,6 +109,7 @@ def _runner_config(args: ServerArgs) -> RunnerConfig:
         sampling_backend=args.sampling_backend,
         is_deterministic=args.enable_deterministic_inference,
         is_embedding=args.is_embedding,
+        lora=lora_options(args) if args.enable_lora else None,
     )
 
 

@@ -28,7 +28,10 @@ class KvEventRecorder:
         for page, page_hash in enumerate(hash_node(node, size)):
             this = block_hash(page_hash)
             ids = key.token_ids[page * size : (page + 1) * size]
-            self._events.append(BlockStored([this], parent, ids, size, medium, key.extra_key))
+            lora_name = key.adapter.lora_name if key.adapter else None
+            self._events.append(
+                BlockStored([this], parent, ids, size, medium, key.extra_key, lora_name)
+            )
             parent = this
 
     def removed(self, node: TreeNode, medium: str = GPU) -> None:

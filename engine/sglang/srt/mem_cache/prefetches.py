@@ -45,7 +45,7 @@ class Prefetches:
         op = Prefetch(
             rid=rid,
             controller=controller,
-            key=RadixKey(prefix + tokens.token_ids[:length], tokens.extra_key),
+            key=RadixKey(prefix + tokens.token_ids[:length], tokens.extra_key, tokens.adapter),
             start=len(prefix),
             hashes=tokens[:length].page_hashes(tree.page_size, last_hash),
             started=self._clock(),

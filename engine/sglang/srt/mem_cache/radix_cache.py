@@ -321,7 +321,7 @@ def _cut(value: torch.Tensor | None, length: int) -> tuple[torch.Tensor | None, 
 
 
 def _insert_params(req: Req, slots: torch.Tensor, chunked: bool = False) -> InsertParams:
-    key = RadixKey(req.fill_ids[: len(slots)], req.extra_key)
+    key = RadixKey(req.fill_ids[: len(slots)], req.extra_key, req.adapter)
     return InsertParams(key, slots, chunked, req.priority or 0)
 
 

@@ -7,18 +7,25 @@ from typing import Any, ClassVar
 
 import torch
 
+from sglang.srt.core.adapter import Adapter
+
 NUM_SHOWN_IDS = 10
-ChildKey = tuple[str | None, tuple[int, ...]]
+ChildKey = tuple[str | None, Adapter | None, tuple[int, ...]]
 
 
 class RadixKey:
-    """Token ids in a namespace: equal ids under different `extra_key`s never match."""
+    """Token ids in a namespace: equal ids never match under different `extra_key`s or adapters,
+    whatever a caller writes into the former.
+    """
 
-    __slots__ = ("extra_key", "token_ids")
+    __slots__ = ("adapter", "extra_key", "token_ids")
 
-    def __init__(self, token_ids: list[int], extra_key: str | None = None) -> None:
+    def __init__(
+        self, token_ids: list[int], extra_key: str | None = None, adapter: Adapter | None = None
+    ) -> None:
         self.token_ids = token_ids
         self.extra_key = extra_key
+        self.adapter = adapter
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -28,19 +35,20 @@ class RadixKey:
 
     def __getitem__(self, index: int | slice) -> "RadixKey":
         if isinstance(index, slice):
-            return RadixKey(self.token_ids[index], self.extra_key)
-        return RadixKey([self.token_ids[index]], self.extra_key)
+            return RadixKey(self.token_ids[index], self.extra_key, self.adapter)
+        return RadixKey([self.token_ids[index]], self.extra_key, self.adapter)
 
     def __repr__(self) -> str:
-        return f"RadixKey(extra_key={self.extra_key!r}, token_ids={shown(self.token_ids)})"
+        adapter = f"adapter={self.adapter.lora_name!r}, " if self.adapter else ""
+        return f"RadixKey({adapter}extra_key={self.extra_key!r}, token_ids={shown(self.token_ids)})"
 
     def child_key(self, page_size: int) -> ChildKey:
         """What a parent files this key under: its namespace and first page."""
-        return self.extra_key, tuple(self.token_ids[:page_size])
+        return self.extra_key, self.adapter, tuple(self.token_ids[:page_size])
 
     def match_len(self, other: "RadixKey", page_size: int) -> int:
         """Length of the common beginning, in whole pages."""
-        if self.extra_key != other.extra_key:
+        if self.extra_key != other.extra_key or self.adapter != other.adapter:
             return 0
         limit = min(len(self), len(other))
         a, b = self.token_ids, other.token_ids
@@ -65,12 +73,7 @@ class RadixKey:
         A page's hash covers the digest before it, or else the namespace, and then its ids as
         little-endian uint32.
         """
-        if previous is not None:
-            seed = bytes.fromhex(previous)
-        elif self.extra_key is not None:
-            seed = b"\x00extra_key\x00" + self.extra_key.encode()
-        else:
-            seed = b""
+        seed = self._namespace() if previous is None else bytes.fromhex(previous)
         data = struct.pack(f"<{len(self.token_ids)}I", *self.token_ids)
         hashes = []
         step = 4 * page_size
@@ -79,6 +82,14 @@ class RadixKey:
             seed = digest.digest()
             hashes.append(digest.hexdigest())
         return hashes
+
+
+    def _namespace(self) -> bytes:
+        """Differs from every other namespace's. An adapter's id has no zero byte."""
+        seed = b"" if self.extra_key is None else b"\x00extra_key\x00" + self.extra_key.encode()
+        if self.adapter is None:
+            return seed
+        return b"\x00lora_id\x00" + self.adapter.lora_id.encode() + b"\x00" + seed
 
 
 class TreeNode:

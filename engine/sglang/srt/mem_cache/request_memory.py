@@ -244,7 +244,7 @@ def key_of(req: Req) -> RadixKey:
     length = reusable_len(req)
     key: RadixKey | None = req.prefix_key
     if key is None or len(key) != length:
-        key = req.prefix_key = RadixKey(req.fill_ids[:length], req.extra_key)
+        key = req.prefix_key = RadixKey(req.fill_ids[:length], req.extra_key, req.adapter)
     return key
 
 

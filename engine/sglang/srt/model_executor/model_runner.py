@@ -15,6 +15,7 @@ from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from sglang.srt.layers.attention.window_pool_backend import WindowPoolBackend
 from sglang.srt.layers.logits_processor import LogitsOutput
 from sglang.srt.layers.pooler import Pooler
+from sglang.srt.lora.lora_manager import LoRAManager, LoRAOptions
 from sglang.srt.mem_cache.memory_pool import KVCache, ReqToTokenPool
 from sglang.srt.model_executor.dtype import resolve_dtype, resolve_kv_dtype
 from sglang.srt.model_executor.invariance import compute_invariantly
@@ -23,6 +24,7 @@ from sglang.srt.model_executor.memory import (
     plan_pools,
     return_free_memory,
 )
+from sglang.srt.model_executor.row_pieces import in_tiles
 from sglang.srt.model_loader.loader import ProgressCallback, load_model, weight_bytes
 from sglang.srt.sampling.logprobs import prompt_logprobs
 from sglang.srt.sampling.sampler_backends import SamplerContext, create_sampler
@@ -47,6 +49,7 @@ class RunnerConfig:
     sampling_backend: str | None = None  # a registered name; None: the built-in sampler
     is_deterministic: bool = False  # no bit of an answer depends on the batch
     is_embedding: bool = False  # passes end in a vector per request instead of logits
+    lora: LoRAOptions | None = None  # None: requests cannot name adapters
 
 
 class ModelRunner:
@@ -79,10 +82,11 @@ class ModelRunner:
         if config.is_embedding:
             self._make_it_embed()
         self.weight_bytes = weight_bytes(self.model)
+        self.lora_manager = self._make_lora_manager(config)
         self.kv_dims, self.memory_plan = plan_pools(
             model_config,
             resolve_kv_dtype(config.kv_cache_dtype, self.dtype),
-            self.weight_bytes,
+            self.weight_bytes + (self.lora_manager.nbytes if self.lora_manager else 0),
             self.device,
             config.memory,
         )
@@ -134,8 +138,19 @@ class ModelRunner:
         forward_batch.req_to_token_pool = self.req_to_token_pool
         forward_batch.token_to_kv_pool = self.token_to_kv_pool
         forward_batch.attn_backend = self.attn_backend
+        if self.lora_manager is not None:
+            lens = forward_batch.extend_seq_lens or [1] * forward_batch.batch_size
+            self.lora_manager.prepare(forward_batch.lora_ids, lens)
         self.attn_backend.init_forward_metadata(forward_batch)
         return self.model(forward_batch.input_ids, forward_batch.positions, forward_batch)
+
+    def _make_lora_manager(self, config: RunnerConfig) -> LoRAManager | None:
+        if config.lora is None:
+            return None
+        args = (self.model, config.lora, self.dtype, self.device)
+        if config.is_deterministic:
+            return LoRAManager(*args, apply=in_tiles)
+        return LoRAManager(*args)
 
     def _make_it_embed(self) -> None:
         if not hasattr(self.model, "logits_processor"):

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from sglang.srt.core.messages import GenerateInput
 from sglang.srt.managers.admission import Limits
 from sglang.srt.managers.parts import SchedulerParts
 from sglang.srt.managers.scheduler import Scheduler
@@ -44,6 +45,7 @@ class ScheduledModel:
                 config=self.worker.schedule_config,
                 limits=limits,
                 make_stop_text=WordStops,
+                adapters=self.worker.runner.lora_manager,
             )
         )
         self.num_retractions = 0
@@ -51,12 +53,16 @@ class ScheduledModel:
     def answers(self, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
         """To all prompts at once, greedily. Memory is checked after every step."""
         rids = [f"r{i}" for i in range(len(prompts))]
-        self.scheduler.process_input_requests(
+        return self.run(
             [
                 generate(rid, prompt, num_tokens, temperature=0.0, ignore_eos=True)
                 for rid, prompt in zip(rids, prompts, strict=True)
             ]
         )
+
+    def run(self, requests: list[GenerateInput]) -> list[list[int]]:
+        """Their answers, in order."""
+        self.scheduler.process_input_requests(requests)
         for _ in range(10_000):
             batch = self.scheduler.get_next_batch_to_run()
             if batch is None:
@@ -66,6 +72,6 @@ class ScheduledModel:
             self.memory.check_integrity(self.scheduler.live.holders())
             if batch is None and self.scheduler.is_idle:
                 break
-        answers = [self.outbox.answers[rid] for rid in rids]
+        answers = [self.outbox.answers[request.rid] for request in requests]
         self.num_retractions += sum(answer.last.num_retractions for answer in answers)
         return [answer.token_ids for answer in answers]

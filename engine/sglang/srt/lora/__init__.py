@@ -1,0 +1,1 @@
+"""Adapters: small changes of a model's linear layers, chosen per request."""
