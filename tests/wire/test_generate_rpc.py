@@ -238,7 +238,7 @@ async def test_refusal_after_the_first_message_is_a_complete(worker: Worker) -> 
         ({"sampling": {"stream_interval": 0}}, "sampling_params.stream_interval"),
         ({"logprob_start_len": 4}, "logprob_start_len"),
         ({"top_logprobs_num": -1}, "top_logprobs_num"),
-        ({"lora_id": "x"}, "lora_id"),
+        ({"lora_id": "x"}, "--enable-lora"),
         ({"return_hidden_states": True}, "return_hidden_states"),
         ({"data_parallel_rank": 1}, "data_parallel_rank"),
         ({"request_id": ""}, "request_id"),

@@ -61,6 +61,22 @@ async def flush_cache(service: EngineService, args: Arguments) -> dict[str, Any]
     return {"success": success, "message": message}
 
 
+async def load_lora_adapter(service: EngineService, args: Arguments) -> dict[str, Any]:
+    """Requests may name the adapter from now on; whether they may is in `success`."""
+    _allow(args, "lora_name", "lora_path", "pinned")
+    pinned = args.get("pinned") or False
+    if not isinstance(pinned, bool):
+        raise ValueError(f"pinned must be true or false, got {pinned!r}")
+    name, path = _text(args, "lora_name"), _text(args, "lora_path")
+    return await service.adapters.load(name, path, pinned)
+
+
+async def lora_adapters(service: EngineService, args: Arguments) -> dict[str, Any]:
+    """The adapters that requests may name: path by name."""
+    _allow(args)
+    return {"loaded_adapters": service.adapters.paths}
+
+
 async def loads(service: EngineService, args: Arguments) -> dict[str, Any]:
     """Load of the worker's one rank."""
     _allow(args, "include", "dp_rank")
@@ -88,13 +104,22 @@ async def server_info(service: EngineService, args: Arguments) -> dict[str, Any]
     return service.server_info()
 
 
+async def unload_lora_adapter(service: EngineService, args: Arguments) -> dict[str, Any]:
+    """Requests may not name the adapter any more; returns when none uses it."""
+    _allow(args, "lora_name")
+    return await service.adapters.unload(_text(args, "lora_name"))
+
+
 OPERATIONS: dict[str, Operation] = {
     "abort": abort,
     "flush_cache": flush_cache,
+    "load_lora_adapter": load_lora_adapter,
     "loads": loads,
+    "lora_adapters": lora_adapters,
     "metrics": metrics,
     "model_info": model_info,
     "server_info": server_info,
+    "unload_lora_adapter": unload_lora_adapter,
 }
 
 
@@ -103,6 +128,13 @@ def _allow(args: Arguments, *names: str) -> None:
         if name not in names:
             takes = f"takes {', '.join(names)}" if names else "takes no arguments"
             raise ValueError(f"unknown argument {name!r}; the operation {takes}")
+
+
+def _text(args: Arguments, name: str) -> str:
+    value = args.get(name)
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} must be a text that is not empty, got {value!r}")
+    return value
 
 
 def _seconds(name: str, value: Any) -> float:

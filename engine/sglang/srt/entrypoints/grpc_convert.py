@@ -38,6 +38,7 @@ def generate_inputs(
         stream=request.stream,
         priority=request.priority if request.HasField("priority") else None,
         extra_key=_cache_namespace(request),
+        lora_name=request.lora_id or None,
         routing_key=request.routing_key if request.HasField("routing_key") else None,
         session=_session(request),
         custom_logit_processor=request.custom_logit_processor or None,
@@ -90,7 +91,6 @@ def _refuse_what_is_not_served(request: Any) -> None:
         if request.HasField(field) and getattr(request, field).ByteSize():
             raise InvalidRequest(f"{field} must be absent: {reason}")
     empty_only = {
-        "lora_id": "adapters are not served",
         "input_embeds": "prompts are token ids",
         "return_hidden_states": "hidden states are not served",
     }

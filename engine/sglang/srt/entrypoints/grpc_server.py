@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 
+from sglang.srt.core.messages import GenerateInput
 from sglang.srt.entrypoints import grpc_convert, wire
 from sglang.srt.entrypoints.answer import Answer
 from sglang.srt.entrypoints.control import run_operation
@@ -93,9 +94,8 @@ class Generation:
                 context_len=model.context_len,
                 deadline=deadline,
             )
-            with self._client.open(request.request_id, inputs, trace_context(context)) as stream:
-                answers = {entry.rid: Answer(request, index) for index, entry in enumerate(inputs)}
-                await _send_answers(stream, answers, context)
+            async with self._service.adapters.used_by(inputs):
+                await self._answer(request, inputs, context)
         except grpc_convert.InvalidRequest as error:
             await wire.abort(context, Code.INVALID_ARGUMENT, str(error))
         except DuplicateRequest as error:
@@ -106,6 +106,11 @@ class Generation:
             await wire.abort(context, Code.UNAVAILABLE, str(error))
         except RefusedRequest as error:
             await wire.abort(context, error.code, str(error))
+
+    async def _answer(self, request: Any, inputs: list[GenerateInput], context: Any) -> None:
+        with self._client.open(request.request_id, inputs, trace_context(context)) as stream:
+            answers = {entry.rid: Answer(request, index) for index, entry in enumerate(inputs)}
+            await _send_answers(stream, answers, context)
 
     async def abort(self, request: Any, context: Any) -> Any:
         """Exact ids only. An unknown id may have just ended, so it is no error."""

@@ -12,6 +12,7 @@ import msgspec
 
 from sglang.srt.core.messages import Ready
 from sglang.srt.entrypoints import event_publisher
+from sglang.srt.entrypoints.adapters import Adapters
 from sglang.srt.entrypoints.observers import Observers
 from sglang.srt.entrypoints.scheduler_client import (
     SchedulerClient,
@@ -46,6 +47,7 @@ class EngineService:
             buckets=args.histogram_buckets,
             extra_labels=args.metric_labels,
         )
+        self.adapters = Adapters(args, client.control)
         self.observers = Observers(args)
         client.watches = Watches(self.metrics.latencies, self.observers.active)
         if self.metrics.latencies is not None:

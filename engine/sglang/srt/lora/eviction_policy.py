@@ -72,7 +72,7 @@ def get_eviction_policy(name: str) -> EvictionPolicy:
     """A new policy of a registered name."""
     make = LORA_EVICTION_POLICIES.get(name, None)
     if make is None:
-        known = ", ".join(LORA_EVICTION_POLICIES)
+        known = ", ".join(LORA_EVICTION_POLICIES.names())
         raise ValueError(f"Unknown eviction policy: {name}. Registered policies: {known}.")
     policy = make()
     assert isinstance(policy, EvictionPolicy), f"eviction policy {name!r}: {policy!r}"

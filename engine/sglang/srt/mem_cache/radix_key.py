@@ -83,7 +83,6 @@ class RadixKey:
             hashes.append(digest.hexdigest())
         return hashes
 
-
     def _namespace(self) -> bytes:
         """Differs from every other namespace's. An adapter's id has no zero byte."""
         seed = b"" if self.extra_key is None else b"\x00extra_key\x00" + self.extra_key.encode()

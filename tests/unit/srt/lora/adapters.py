@@ -71,5 +71,5 @@ def edit_tensors(folder: Path, **changes: torch.Tensor | None) -> None:
             if tensor is None:
                 del tensors[name]
             else:
-                tensors[name] = tensor
+                tensors[name] = tensor.clone()
     save_file(tensors, folder / WEIGHTS)

@@ -25,6 +25,7 @@ from sglang.srt.core.messages import (
 )
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
+from sglang.srt.managers.adapters import LoadedAdapters
 from sglang.srt.managers.admission import Limits
 from sglang.srt.managers.parts import SchedulerParts
 from sglang.srt.managers.scheduler import Scheduler
@@ -205,6 +206,7 @@ class Engine:
     """The scheduler with its surroundings. Options are those of ScheduleConfig, and sizes."""
 
     overlap = False  # set for all by the folder's conftest
+    adapters: LoadedAdapters | None = None
 
     def __init__(
         self,
@@ -248,6 +250,7 @@ class Engine:
                     context, allocator.size, VOCAB, frozenset([EOS]), grammar_backend is not None
                 ),
                 grammar_backend=grammar_backend,
+                adapters=self.adapters,
                 release_caches=self._count_release,
                 make_stop_text=WordStops,
                 clock=lambda: self.now,

@@ -61,5 +61,19 @@ class EngineControls:
     def close_session(self, session_id: str) -> None:
         self._operate("close_session", session_id=session_id)
 
+    def load_lora_adapter(
+        self, lora_name: str, lora_path: str, pinned: bool = False
+    ) -> dict[str, Any]:
+        """Prompts may name the adapter as `lora_path` from now on. `success`, `error_message` and
+        `loaded_adapters`, path by name. A pinned one keeps its place on the device.
+        """
+        return self._operate(
+            "load_lora_adapter", lora_name=lora_name, lora_path=lora_path, pinned=pinned
+        )
+
+    def unload_lora_adapter(self, lora_name: str) -> dict[str, Any]:
+        """Returns when the last prompt that uses it has its answer. Reply as when loading."""
+        return self._operate("unload_lora_adapter", lora_name=lora_name)
+
     def _operate(self, name: str, **args: Any) -> dict[str, Any]:
         return self._worker.wait(run_operation(self._worker.service, name, args))

@@ -191,7 +191,7 @@ class Engine(EngineControls):
         return self._request(None, ids, ONE_TOKEN, options)
 
     async def _reply(self, request: Request) -> Any:
-        return await generation.generate(self._worker.client, self._model, request)
+        return await generation.generate(self._worker.service, self._model, request)
 
     async def _vectors(self, request: Request, dimensions: int | None) -> Any:
         return await generation.encode(
@@ -202,7 +202,7 @@ class Engine(EngineControls):
         return await asyncio.wrap_future(self._worker.submit(work))
 
     def _events(self, request: Request) -> Iterator[Json]:
-        events = generation.stream(self._worker.client, self._model, request)
+        events = generation.stream(self._worker.service, self._model, request)
         try:
             while (event := self._worker.wait(_next(events))) is not None:
                 yield event
@@ -210,7 +210,7 @@ class Engine(EngineControls):
             self._leave(events)
 
     async def _async_events(self, request: Request) -> AsyncIterator[Json]:
-        events = generation.stream(self._worker.client, self._model, request)
+        events = generation.stream(self._worker.service, self._model, request)
         try:
             while (event := await self._wait_async(_next(events))) is not None:
                 yield event

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any, TypeVar
 
 from sglang.srt.core.messages import RequestOutput
@@ -12,34 +12,34 @@ from sglang.srt.entrypoints.offline.errors import raise_refusal
 from sglang.srt.entrypoints.offline.requests import PromptRequest, Request, ServedModel
 from sglang.srt.entrypoints.output_stream import OutputStream
 from sglang.srt.entrypoints.scheduler_client import SchedulerClient
+from sglang.srt.entrypoints.service import EngineService
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-async def generate(client: SchedulerClient, model: ServedModel, request: Request) -> Any:
+async def generate(service: EngineService, model: ServedModel, request: Request) -> Any:
     """The reply of `/generate`: an object, or a list in the prompts' order."""
 
     async def one(prompt: PromptRequest) -> list[Json]:
-        with _answers_of(client, model, prompt) as (stream, answers):
-            while stream.unfinished or stream.has_news:
-                for output in await stream.take():
-                    _deliver(answers, output)
-        return [answer.body() for answer in answers.values()]
+        async with service.adapters.used_by(prompt.inputs):
+            return await _bodies(service.client, model, prompt)
 
     replies = [body for bodies in await _each(one, request.prompts) for body in bodies]
     return replies if request.as_list else replies[0]
 
 
 async def stream(
-    client: SchedulerClient, model: ServedModel, request: Request
+    service: EngineService, model: ServedModel, request: Request
 ) -> AsyncIterator[Json]:
     """The events of a streamed reply: each is the whole answer so far."""
-    with ExitStack() as opened:
+    inputs = [entry for prompt in request.prompts for entry in prompt.inputs]
+    async with AsyncExitStack() as opened:
+        await opened.enter_async_context(service.adapters.used_by(inputs))
         answers: dict[str, NativeAnswer] = {}
         streams: list[OutputStream] = []
         for prompt in request.prompts:
-            news, own = opened.enter_context(_answers_of(client, model, prompt))
+            news, own = opened.enter_context(_answers_of(service.client, model, prompt))
             streams.append(news)
             answers |= own
         numbers = {rid: number for number, rid in enumerate(answers)}
@@ -66,6 +66,16 @@ async def encode(
 
     replies = await _each(one, request.prompts)
     return replies if request.as_list else replies[0]
+
+
+async def _bodies(
+    client: SchedulerClient, model: ServedModel, prompt: PromptRequest
+) -> list[Json]:
+    with _answers_of(client, model, prompt) as (stream, answers):
+        while stream.unfinished or stream.has_news:
+            for output in await stream.take():
+                _deliver(answers, output)
+    return [answer.body() for answer in answers.values()]
 
 
 @contextmanager

@@ -31,6 +31,7 @@ class GenerateOptions(TypedDict, total=False):
     return_text_in_logprobs: bool
     extra_key: str | Sequence[str | None] | None  # namespace of the prefix cache
     cache_salt: str | Sequence[str | None] | None  # appended to it
+    lora_path: str | Sequence[str | None] | None  # the name of an adapter
     priority: int | Sequence[int] | None
     routing_key: str | Sequence[str] | None
     custom_logit_processor: str | Sequence[str | None] | None
@@ -224,6 +225,7 @@ def _wish(
         stream=stream,
         priority=row["priority"],
         extra_key="".join(parts) if parts else None,
+        lora_name=row["lora_path"] or None,
         routing_key=row["routing_key"],
         custom_logit_processor=row["custom_logit_processor"],
         session=_session(row["session_params"]),
