@@ -60,7 +60,7 @@ GENERATE = [
         "min_new_tokens",
     ),
     ({"text": "a", "sampling_params": {"regex": "a+"}}, "regex"),
-    ({"text": "a", "lora_path": "nobody"}, "lora_path"),
+    ({"text": "a", "lora_path": "nobody"}, "--enable-lora"),
     ({"text": ["a", "b"], "rid": ["only one"]}, "rid"),
     ({"text": "a", "return_logprob": True, "top_logprobs_num": -1}, "top_logprobs_num"),
 ]

@@ -68,7 +68,7 @@ def test_every_request_field_arrives() -> None:
         )  # fmt: skip
         assert (entry.token_ids_logprob, entry.stream, entry.priority) == ([11, 12], True, -3)
         assert (entry.extra_key, entry.deadline) == ("salt", 12.5)
-        assert entry.routing_key == "tenant-1"
+        assert (entry.routing_key, entry.lora_name) == ("tenant-1", "adapter")
         assert entry.custom_logit_processor == '{"callable": "x"}'
         assert entry.session == SessionRef(
             id="talk", rid="req-6", offset=17, replace=True, drop_previous_output=True

@@ -33,6 +33,8 @@ pub struct Routing {
     pub session: Option<SessionParams>,
     /// A serialized processor that the worker runs on the logits.
     pub custom_logit_processor: Option<String>,
+    /// The name of an adapter; the model itself without one.
+    pub lora_path: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -43,6 +45,7 @@ pub(crate) struct RoutingFields {
     priority: Option<i32>,
     routing_key: Option<String>,
     custom_logit_processor: Option<OneOrMany<TextOrNull>>,
+    lora_path: Option<OneOrMany<TextOrNull>>,
 }
 
 /// An entry of a list that may leave some prompts out.
@@ -92,14 +95,21 @@ impl Routing {
         let keys = texts("extra_key", fields.extra_key)?;
         let salts = texts("cache_salt", fields.cache_salt)?;
         let processors = texts("custom_logit_processor", fields.custom_logit_processor)?;
+        let adapters = texts("lora_path", fields.lora_path)?;
         let sessions = session::batch(body.read::<SessionFields>()?, num_prompts, n)?;
         let routing_key = routing_key(fields.routing_key)?;
-        let texts = keys.into_iter().zip(salts).zip(processors);
-        for (routing, (((key, salt), processor), session)) in all.iter_mut().zip(texts.zip(sessions)) {
+        let texts = keys
+            .into_iter()
+            .zip(salts)
+            .zip(processors.into_iter().zip(adapters));
+        for (routing, (((key, salt), (processor, adapter)), session)) in
+            all.iter_mut().zip(texts.zip(sessions))
+        {
             routing.extra_key = key.0;
             routing.cache_salt = salt.0;
             // An empty one asks for nothing.
             routing.custom_logit_processor = processor.0.filter(|text| !text.is_empty());
+            routing.lora_path = adapter.0.filter(|name| !name.is_empty());
             routing.session = session;
             routing.priority = fields.priority;
             routing.routing_key.clone_from(&routing_key);

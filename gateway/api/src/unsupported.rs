@@ -57,8 +57,7 @@ const COMMON: &[Unsupported] = &[
     refused("prompt_logprobs"),
     refused_unless("best_of", &["1"]),
     fixed_at("spaces_between_special_tokens", &["true"]),
-    // Adapters, other inputs.
-    refused("lora_path"),
+    // An adapter's id is the worker's own business; other inputs.
     refused("lora_id"),
     refused("input_embeds"),
     refused("image_data"),

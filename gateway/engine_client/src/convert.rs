@@ -38,7 +38,7 @@ pub(crate) fn generate_request(spec: GenerateSpec) -> wire::GenerateRequest {
         // Foreign engines count only requests that ask for it.
         log_metrics: true,
         input_embeds: Vec::new(),
-        lora_id: String::new(),
+        lora_id: spec.lora_name,
         data_parallel_rank: spec.data_parallel_rank.map(saturating_i32),
         // A stream is what lets the gateway end a generation early.
         stream: true,

@@ -24,6 +24,8 @@ pub struct GenerateSpec {
     pub extra_key: Option<String>,
     /// Appended to the namespace.
     pub cache_salt: Option<String>,
+    /// The name of an adapter; empty = none.
+    pub lora_name: String,
     pub routing_key: Option<String>,
     /// The conversation on the worker that the prompt continues.
     pub session: Option<Session>,
@@ -49,6 +51,7 @@ impl Default for GenerateSpec {
             priority: None,
             extra_key: None,
             cache_salt: None,
+            lora_name: String::new(),
             routing_key: None,
             session: None,
             custom_logit_processor: String::new(),

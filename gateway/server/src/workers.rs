@@ -158,6 +158,21 @@ impl Fleet {
         }
     }
 
+    /// Like `served`. Where no worker has that name, `MODEL:ADAPTER` names an adapter of a model.
+    pub fn served_with_adapter<'a>(
+        &self,
+        model: Option<&'a str>,
+    ) -> Result<(Arc<Served>, Option<&'a str>), Failure> {
+        let split = model.and_then(|name| name.split_once(':'));
+        if let (Some(name), Some((base, adapter))) = (model, split) {
+            let is_known = |name: &str| self.members().iter().any(|m| m.worker.info().serves(name));
+            if !adapter.is_empty() && !is_known(name) && is_known(base) {
+                return Ok((self.served(Some(base))?, Some(adapter)));
+            }
+        }
+        Ok((self.served(model)?, None))
+    }
+
     fn check_one_model(&self) -> Result<(), Failure> {
         let models = self.set.models();
         if models.len() <= 1 {

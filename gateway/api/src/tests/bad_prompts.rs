@@ -206,7 +206,12 @@ const WRONG_NATIVE: &[(&str, &str, &str)] = &[
     (r#""input_ids":"x""#, "input_ids", "a list"),
     (r#""input_embeds":[[0.5]]"#, "input_embeds", "not supported"),
     (r#""text":"x","image_data":"y""#, "image_data", "not supported"),
-    (r#""text":"x","lora_path":["a"]"#, "lora_path", "not supported"),
+    (r#""text":"x","lora_id":"a""#, "lora_id", "not supported"),
+    (
+        r#""text":"x","lora_path":["a","b"]"#,
+        "lora_path",
+        "one for each of the 1 prompts",
+    ),
     (
         r#""text":"x","return_logprob":1"#,
         "return_logprob",

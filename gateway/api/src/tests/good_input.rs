@@ -351,6 +351,7 @@ fn a_native_request_becomes_one_item_per_prompt() {
         r#""text":["a","b"],"sampling_params":[{"n":2,"temperature":0},{"n":2}],"rid":["r","s"],"priority":-7,
            "return_logprob":[true,false],"logprob_start_len":[0,5],"top_logprobs_num":2,
            "token_ids_logprob":[[7],null],"extra_key":["k",null],"cache_salt":"salt","stream":true,
+           "lora_path":["a",null],
            "return_text_in_logprobs":true,"log_metrics":false"#,
     )
     .unwrap();
@@ -377,6 +378,7 @@ fn a_native_request_becomes_one_item_per_prompt() {
         extra_key: key.map(str::to_owned),
         cache_salt: Some("salt".to_owned()),
         priority: Some(-7),
+        lora_path: key.map(|_| "a".to_owned()),
         ..Routing::default()
     };
     assert_eq!(

@@ -54,6 +54,7 @@ fn full_spec() -> GenerateSpec {
         priority: Some(-3),
         extra_key: Some(String::new()),
         cache_salt: Some("salt".to_owned()),
+        lora_name: "adapter".to_owned(),
         routing_key: Some("tenant-1".to_owned()),
         session: Some(Session {
             id: "talk".to_owned(),

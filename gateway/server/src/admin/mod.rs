@@ -1,6 +1,7 @@
 //! Routes for operators: state, health, metrics, and operations on running workers.
 
 pub mod abort;
+pub mod adapters;
 pub mod cache;
 pub mod health;
 pub mod loads;

@@ -14,6 +14,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 use smg_api::{ApiError, clip};
 
+use super::adapters;
 use crate::{
     context::Context,
     endpoints::{Incoming, json},
@@ -28,8 +29,17 @@ pub struct Operation {
     /// What the workers call it.
     name: &'static str,
     fields: &'static [Field],
-    /// The answer when every worker has done it; `None`: what the workers say.
-    done: Option<&'static str>,
+    answer: Answer,
+}
+
+/// What is answered when no worker has refused.
+enum Answer {
+    /// A message.
+    Done(&'static str),
+    /// What the workers say.
+    AsTold,
+    /// What they say in one, a failure of any as a bad request.
+    Adapters,
 }
 
 /// One field of a body.
@@ -52,14 +62,32 @@ pub const TABLE: &[Operation] = &[
         method: MethodFilter::POST,
         name: "pause_generation",
         fields: &[optional("mode", Kind::OneOf(&["abort", "retract", "in_place"]))],
-        done: Some("Generation paused successfully."),
+        answer: Answer::Done("Generation paused successfully."),
     },
     Operation {
         path: "/continue_generation",
         method: MethodFilter::POST,
         name: "continue_generation",
         fields: &[optional("torch_empty_cache", Kind::Bool)],
-        done: Some("Generation continued successfully."),
+        answer: Answer::Done("Generation continued successfully."),
+    },
+    Operation {
+        path: "/load_lora_adapter",
+        method: MethodFilter::POST,
+        name: "load_lora_adapter",
+        fields: &[
+            required("lora_name", Kind::Text),
+            required("lora_path", Kind::Text),
+            optional("pinned", Kind::Bool),
+        ],
+        answer: Answer::Adapters,
+    },
+    Operation {
+        path: "/unload_lora_adapter",
+        method: MethodFilter::POST,
+        name: "unload_lora_adapter",
+        fields: &[required("lora_name", Kind::Text)],
+        answer: Answer::Adapters,
     },
 ];
 
@@ -70,7 +98,7 @@ pub const GUARDED_TABLE: &[Operation] = &[
         method: MethodFilter::GET,
         name: "hicache_storage_status",
         fields: &[],
-        done: None,
+        answer: Answer::AsTold,
     },
     Operation {
         path: "/hicache/storage-backend",
@@ -82,21 +110,21 @@ pub const GUARDED_TABLE: &[Operation] = &[
             optional("hicache_storage_prefetch_policy", Kind::Text),
             optional("hicache_write_policy", Kind::Text),
         ],
-        done: None,
+        answer: Answer::AsTold,
     },
     Operation {
         path: "/hicache/storage-backend",
         method: MethodFilter::DELETE,
         name: "hicache_storage_detach",
         fields: &[],
-        done: None,
+        answer: Answer::AsTold,
     },
     Operation {
         path: "/hicache/storage-backend/clear",
         method: MethodFilter::POST,
         name: "hicache_storage_clear",
         fields: &[],
-        done: None,
+        answer: Answer::AsTold,
     },
 ];
 
@@ -145,16 +173,23 @@ async fn run(
     if num_failed > 0 {
         return failed(operation, &workers, outcomes);
     }
-    if let Some(message) = operation.done {
-        return json(&json!({"message": message, "status": "ok"}));
-    }
-    match outcomes.as_slice() {
-        [Ok(result)] => json(result),
-        all => {
-            let results = workers.iter().zip(all).map(
-                |(member, result)| json!({"worker": member.worker.url(), "result": result.as_ref().ok()}),
-            );
-            json(&json!({"workers": results.collect::<Vec<_>>()}))
+    let results: Vec<(&str, Value)> = workers
+        .iter()
+        .map(|member| member.worker.url())
+        .zip(outcomes.into_iter().filter_map(Result::ok))
+        .collect();
+    match (&operation.answer, results.as_slice()) {
+        (Answer::Done(message), _) => json(&json!({"message": message, "status": "ok"})),
+        (Answer::Adapters, results) => {
+            let (status, body) = adapters::merged(results);
+            Ok((status, axum::Json(body)).into_response())
+        }
+        (Answer::AsTold, [(_, result)]) => json(result),
+        (Answer::AsTold, results) => {
+            let told = results
+                .iter()
+                .map(|(worker, result)| json!({"worker": worker, "result": result}));
+            json(&json!({"workers": told.collect::<Vec<_>>()}))
         }
     }
 }

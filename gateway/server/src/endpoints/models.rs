@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use smg_api::{ApiError, ModelCard, ModelList};
+use smg_routing::WorkerState;
 
 use super::json;
-use crate::{context::Context, error::Failure, extract::PathText};
+use crate::{admin::adapters, context::Context, error::Failure, extract::PathText};
 
 pub async fn list(State(cx): State<Arc<Context>>) -> Result<Response, Failure> {
-    json(&ModelList::new(cards(&cx)))
+    json(&ModelList::new(cards(&cx).await))
 }
 
 pub async fn one(State(cx): State<Arc<Context>>, PathText(id): PathText) -> Result<Response, Failure> {
-    let cards = cards(&cx);
+    let cards = cards(&cx).await;
     match cards.iter().find(|card| card.id == id) {
         Some(card) => json(card),
         None => {
@@ -23,10 +24,13 @@ pub async fn one(State(cx): State<Arc<Context>>, PathText(id): PathText) -> Resu
     }
 }
 
-/// One card per model, whichever of its workers is asked.
-fn cards(cx: &Context) -> Vec<ModelCard> {
+/// One card per model, whichever of its workers is asked, and one per adapter that requests may name.
+async fn cards(cx: &Context) -> Vec<ModelCard> {
     let mut cards: Vec<ModelCard> = Vec::new();
-    for served in cx.fleet.members().iter().filter_map(|member| member.served()) {
+    for member in cx.fleet.members() {
+        let Some(served) = member.served() else {
+            continue;
+        };
         if cards.iter().any(|card| *card.id == *served.model) {
             continue;
         }
@@ -36,6 +40,15 @@ fn cards(cx: &Context) -> Vec<ModelCard> {
             card.root = served.info.model_path.clone();
         }
         cards.push(card);
+        if member.worker.state() != WorkerState::Ready {
+            continue;
+        }
+        for (name, path) in adapters::of(&member).await {
+            let mut card = ModelCard::new(name, served.since, context);
+            card.root = path.as_str().unwrap_or_default().to_owned();
+            card.parent = Some(served.model.to_string());
+            cards.push(card);
+        }
     }
     cards
 }

@@ -11,6 +11,7 @@ use smg_tokenizer::{RenderInput, StopMatcher, Tokenizer};
 
 use super::call::{CallId, GenerateCall, Head, Input, PromptCall, PromptHead, Render};
 use crate::{
+    admin::adapters,
     context::Context,
     error::Failure,
     live::LiveGuard,
@@ -58,8 +59,12 @@ struct Encoded {
 }
 
 pub async fn run(cx: &Arc<Context>, call: GenerateCall) -> Result<Prepared, Failure> {
-    let served = cx.fleet.served(call.model.as_deref())?;
-    let (wishes, inputs) = split(call.prompts);
+    let (served, adapter) = served(cx, call.model.as_deref()).await?;
+    let (mut wishes, inputs) = split(call.prompts);
+    for wish in &mut wishes {
+        let named = wish.routing.lora_path.take();
+        wish.routing.lora_path = named.or_else(|| adapter.map(str::to_owned));
+    }
     let encoded = encode(cx, &served, inputs, call.body.len()).await?;
     drop(call.body);
     check_prompt_logprobs(&wishes, &encoded)?;
@@ -99,6 +104,18 @@ pub async fn run(cx: &Arc<Context>, call: GenerateCall) -> Result<Prepared, Fail
         labels,
         prompts,
     })
+}
+
+/// What is served under `model`: a model, `MODEL:ADAPTER`, or the name of an adapter alone.
+async fn served<'a>(cx: &Context, model: Option<&'a str>) -> Result<(Arc<Served>, Option<&'a str>), Failure> {
+    let found = cx.fleet.served_with_adapter(model);
+    let (Err(_), Some(name)) = (&found, model) else {
+        return found;
+    };
+    match adapters::model_with(cx, name).await {
+        Some(served) => Ok((served, Some(name))),
+        None => found,
+    }
 }
 
 fn unix_seconds() -> u64 {
@@ -361,6 +378,7 @@ fn prompt(
         token_ids_logprob: logprobs.map(|wish| wish.token_ids).unwrap_or_default(),
         extra_key: wish.routing.extra_key,
         cache_salt: wish.routing.cache_salt,
+        lora_name: wish.routing.lora_path.unwrap_or_default(),
         priority: wish.routing.priority,
         routing_key: wish.routing.routing_key,
         session: wish.routing.session.map(session_of),

@@ -110,8 +110,8 @@ fn routable(prompt: &PreparedPrompt) -> Routable {
 }
 
 fn namespace(spec: &GenerateSpec) -> String {
-    match (&spec.extra_key, &spec.cache_salt) {
-        (None, None) => String::new(),
-        (key, salt) => format!("{key:?}{salt:?}"),
+    match (&spec.extra_key, &spec.cache_salt, spec.lora_name.as_str()) {
+        (None, None, "") => String::new(),
+        (key, salt, adapter) => format!("{key:?}{salt:?}{adapter:?}"),
     }
 }

@@ -68,9 +68,7 @@ async def encode(
     return replies if request.as_list else replies[0]
 
 
-async def _bodies(
-    client: SchedulerClient, model: ServedModel, prompt: PromptRequest
-) -> list[Json]:
+async def _bodies(client: SchedulerClient, model: ServedModel, prompt: PromptRequest) -> list[Json]:
     with _answers_of(client, model, prompt) as (stream, answers):
         while stream.unfinished or stream.has_news:
             for output in await stream.take():
