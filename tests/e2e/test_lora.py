@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import sglang
+from tests.e2e import processes
 from tests.e2e.reference import demo_folder
 
 PROMPT = "The quick brown fox jumps over the lazy dog, and then"
@@ -148,3 +149,66 @@ def test_a_broken_adapter_is_refused_and_harms_nobody(
     assert (
         tokens_of(engine.generate(PROMPT, GREEDY, lora_path="first")) == reference.answers["first"]
     )
+
+
+def test_an_adapters_folder_is_taken_where_weights_are_updated(
+    engine: Any, reference: Reference, scratch: Path
+) -> None:
+    path = reference.paths["second"]
+    for _ in range(2):  # the second time in place of the first
+        assert engine.update_weights_from_disk(path)["success"]
+    assert tokens_of(engine.generate(PROMPT, GREEDY, lora_path=path)) == reference.answers["second"]
+    assert engine.unload_lora_adapter(path)["success"]
+    with pytest.raises(ValueError, match="adapter_config.json"):
+        engine.update_weights_from_disk(str(scratch))
+
+
+@pytest.fixture(scope="module")
+def served(
+    reference: Reference, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[processes.Server]:
+    folder = tmp_path_factory.mktemp("served")
+    flags = ["--dtype", "float32", "--lora-paths", f"first={reference.paths['first']}",
+             "--lora-target-modules", "all", "--max-lora-rank", "8"]  # fmt: skip
+    with (
+        processes.engine(folder, *flags) as worker,
+        processes.gateway(folder, [worker]) as gateway,
+    ):
+        yield gateway
+
+
+def test_adapters_over_http(served: processes.Server, reference: Reference) -> None:
+    def post(path: str, body: Any) -> tuple[int, Any]:
+        status, reply, _ = processes.call(f"{served.url}{path}", body)
+        return status, reply
+
+    def ids(**fields: Any) -> list[int]:
+        status, reply = post("/generate", {"text": PROMPT, "sampling_params": GREEDY, **fields})
+        assert status == 200, reply
+        return tokens_of(reply)
+
+    adapter = {"lora_name": "second", "lora_path": reference.paths["second"]}
+    status, reply = post("/load_lora_adapter", adapter)
+    assert (status, reply["loaded_adapters"]) == (200, reference.paths)
+    assert post("/load_lora_adapter", adapter)[0] == 400
+    for name, wanted in reference.answers.items():
+        assert ids(lora_path=name) == wanted
+    assert ids(extra_key="first") == ids(cache_salt="first") == reference.answers[None]
+
+    _, models, _ = processes.call(f"{served.url}/v1/models")
+    base, *cards = models["data"]
+    assert {card["id"]: (card["root"], card["parent"]) for card in cards} == {
+        name: (path, base["id"]) for name, path in reference.paths.items()
+    }
+    texts = set()
+    for model in (base["id"], f"{base['id']}:first", "first", "second"):
+        body = {"model": model, "prompt": PROMPT, "max_tokens": NUM_TOKENS, "temperature": 0}
+        status, reply = post("/v1/completions", body)
+        assert status == 200, reply
+        texts.add(reply["choices"][0]["text"])
+    assert len(texts) == 3
+
+    assert post("/unload_lora_adapter", {"lora_name": "second"})[1]["success"]
+    status, reply = post("/generate", {"text": PROMPT, "lora_path": "second"})
+    assert status == 400
+    assert "Got LoRA adapter that has never been loaded: second" in reply["error"]["message"]

@@ -1,5 +1,6 @@
 """The operations of an engine besides generating."""
 
+from pathlib import Path
 from typing import Any
 
 from sglang.srt.entrypoints.control import run_operation
@@ -74,6 +75,19 @@ class EngineControls:
     def unload_lora_adapter(self, lora_name: str) -> dict[str, Any]:
         """Returns when the last prompt that uses it has its answer. Reply as when loading."""
         return self._operate("unload_lora_adapter", lora_name=lora_name)
+
+    def update_weights_from_disk(self, model_path: str) -> dict[str, Any]:
+        """Of an adapter's folder: loads it, with the path as its name, in place of what was loaded
+        from there before. Other weights are not replaced while the engine runs.
+        """
+        if not (Path(model_path).expanduser() / "adapter_config.json").is_file():
+            raise ValueError(
+                f"model_path must be the folder of an adapter, with adapter_config.json; got "
+                f"{model_path!r}. To serve other weights, start another engine."
+            )
+        if model_path in self._operate("lora_adapters")["loaded_adapters"]:
+            self.unload_lora_adapter(model_path)
+        return self.load_lora_adapter(model_path, model_path)
 
     def _operate(self, name: str, **args: Any) -> dict[str, Any]:
         return self._worker.wait(run_operation(self._worker.service, name, args))
