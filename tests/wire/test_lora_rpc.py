@@ -60,6 +60,18 @@ async def test_a_request_reaches_the_scheduler_with_the_adapters_own_id(worker: 
     assert (await asyncio.wait_for(unloading, GUARD))["loaded_adapters"] == {}
 
 
+async def test_places_on_the_device_are_part_of_the_load(worker: Worker) -> None:
+    load = worker.scheduler.load
+    load.lora_slots_used, load.lora_slots_total = 1, 2
+    await worker.scheduler.step()
+    request = wire.scheduler("GetLoadsRequest")(include=["lora"])
+    while (await worker.rpc.GetLoads(request)).loads[0].lora.slots_total == 0:
+        await asyncio.sleep(0)
+    (record,) = (await worker.rpc.GetLoads(request)).loads
+    told = record.lora
+    assert (told.slots_used, told.slots_total, told.utilization) == (1, 2, 0.5)
+
+
 async def test_an_unknown_adapter_is_an_invalid_argument(worker: Worker) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await asyncio.wait_for(

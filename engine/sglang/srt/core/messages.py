@@ -190,6 +190,8 @@ class LoadSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
     num_paused_reqs: int = 0  # that a pause of generation holds, wherever they are
     cached_host_tokens_total: int = 0  # of `cached_tokens_total`: they came from host memory
     cached_storage_tokens_total: int = 0  # of the same: from storage
+    lora_slots_used: int = 0  # places of the device that adapters have
+    lora_slots_total: int = 0
 
     @property
     def cache_hit_rate(self) -> float:

@@ -158,6 +158,8 @@ class EngineService:
             record["memory"] = self._memory_load()
         if everything or "queues" in include:
             record["queues"] = self._queue_load()
+        if self.args.enable_lora and (everything or "lora" in include):
+            record["lora"] = self._adapter_load()
         return {
             "timestamp": datetime.now(timezone.utc).isoformat(),
             "version": __version__,
@@ -192,6 +194,11 @@ class EngineService:
             "paused": load.num_paused_reqs,
             "retracted": load.num_retracted_reqs,
         }
+
+    def _adapter_load(self) -> dict[str, Any]:
+        used, total = self.client.load.lora_slots_used, self.client.load.lora_slots_total
+        share = used / total if total else 0.0
+        return {"slots_used": used, "slots_total": total, "utilization": share}
 
     def _memory_load(self) -> dict[str, Any]:
         ready = self.ready

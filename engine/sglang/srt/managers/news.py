@@ -2,6 +2,7 @@
 
 from sglang.srt.constrained.grammar_manager import GrammarManager
 from sglang.srt.core.messages import LoadSnapshot, StepOutput
+from sglang.srt.managers.adapters import LoadedAdapters
 from sglang.srt.managers.live_requests import LiveRequests
 from sglang.srt.managers.load_stats import LoadStats
 from sglang.srt.managers.new_token_ratio import NewTokenRatio
@@ -29,8 +30,10 @@ class News:
         waiting: WaitingQueue,
         ratio: NewTokenRatio,
         grammars: GrammarManager,
+        adapters: LoadedAdapters | None,
     ) -> None:
         """Called once, before anything is reported."""
+        self._adapters = adapters
         self._live, self._waiting = live, waiting
         self._ratio, self._grammars = ratio, grammars
 
@@ -43,6 +46,9 @@ class News:
         load.num_retracted_reqs = self._waiting.num_retracted()
         load.num_paused_reqs = len(self._live) if self._stats.is_paused else 0
         load.new_token_ratio = self._ratio.value
+        if self._adapters is not None:
+            load.lora_slots_used = self._adapters.num_slots_used
+            load.lora_slots_total = self._adapters.max_loras_per_batch
         return load
 
     def report_answers(self) -> None:

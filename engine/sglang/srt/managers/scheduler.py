@@ -107,7 +107,7 @@ class Scheduler:
             self.sessions.ended,
         )
         self.news = News(parts.outbox, self.outputs, self.stats, memory.tree_cache)
-        self.news.watch(self.live, self.waiting, self.ratio, self.grammar_manager)
+        self.news.watch(self.live, self.waiting, self.ratio, self.grammar_manager, parts.adapters)
         self.lane = ForwardLane(self) if config.overlap else None
         self.catch_up: Callable[[], None] = self.lane.settle if self.lane else lambda: None
         self.control = ControlTable(
@@ -282,13 +282,17 @@ class Scheduler:
         self.stats.received(request)
         self._rested = False
         try:
+            if self.stopped:
+                raise Refused(str(SHUTTING_DOWN.message), status_code=503)
             if request.rid in self.live:
                 raise Refused(f"Duplicate request ID detected: {request.rid}")
             self.adapter_room.check(request)
             whole, turn = self.sessions.extended(request)
             req = admit(whole, self.limits, self.config.priority)
             self.stop_rules.prepare(req)
-            if not self.live.has_room_for(req):
+            if not self.live.can_compile_for(req):
+                raise Refused(QUEUE_FULL, status_code=503)
+            if not self.live.has_room:
                 if (less_urgent := self.priorities.displaced_by(req, self.waiting)) is None:
                     raise Refused(QUEUE_FULL, status_code=503)
                 self._abort(less_urgent, DISPLACED)

@@ -155,3 +155,24 @@ def test_an_adapter_that_comes_later_is_exact_and_its_id_is_new(served: Served) 
     assert again.success and set(again.loaded_adapters) == set(NAMES)
     assert id_of(model, "a") != old
     assert ask(model, ["a"]) == served.wanted(["b"])
+
+
+def test_in_deterministic_mode_no_bit_depends_on_other_adapters(served: Served) -> None:
+    model = served.model(enable_deterministic_inference=True, disable_radix_cache=True)
+    prompt = prompts()[3]
+
+    def logprobs(*others: GenerateInput) -> list[float | None]:
+        own = request(model, "own", prompt, "a", return_logprob=True, logprob_start_len=0)
+        model.run([*others, own])
+        outputs = model.outbox.answers["own"].outputs
+        model.outbox.answers.clear()
+        rows = [output.output_logprobs for output in outputs]
+        return [value for row in rows if row is not None for value in row.logprobs]
+
+    alone = logprobs()
+    assert len(alone) == NUM_TOKENS
+    others = [
+        request(model, f"other-{number}", other, name)
+        for number, (other, name) in enumerate(zip(prompts(), ("b", "a", None, "c"), strict=False))
+    ]
+    assert logprobs(*others) == alone

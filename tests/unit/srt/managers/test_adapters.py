@@ -1,6 +1,7 @@
 """How many adapters compute together, and that nobody waits for ever."""
 
-from sglang.srt.core.messages import ControlInput
+from sglang.srt.core.kv_events import BlockStored
+from sglang.srt.core.messages import AbortInput, ControlInput, StepOutput
 from sglang.srt.lora.lora_manager import LoRAUpdateResult
 from sglang.srt.lora.lora_registry import LoRARef
 from tests.unit.srt.managers.engine import Engine, generate, prompt_of, reference
@@ -12,6 +13,7 @@ class Loaded:
     def __init__(self, *lora_ids: str, most: int = 2, pinned: frozenset[str] = frozenset()) -> None:
         self.max_loras_per_batch = most
         self.pinned = pinned
+        self.num_slots_used = 1
         self.ids = set(lora_ids)
 
     def __contains__(self, lora_id: str) -> bool:
@@ -90,8 +92,6 @@ def test_with_a_threshold_a_place_comes_free_for_who_waits_longest() -> None:
 
 
 def test_an_aborted_waiter_holds_nobody_up() -> None:
-    from sglang.srt.core.messages import AbortInput
-
     engine = engine_with(Loaded("a", "b", most=1), lora_drain_after=1.0)
     engine.send(*requests("a", "b"))
     engine.step()
@@ -137,3 +137,20 @@ def test_equal_prompts_of_two_adapters_do_not_wait_for_each_others_cache() -> No
     )
     engine.step()
     assert len(engine.model.batches[0].reqs) == 2
+
+
+def test_places_are_part_of_the_load_and_events_name_the_adapter() -> None:
+    engine = engine_with(Loaded("a"), page_size=4)
+    engine.send(ControlInput(id=1, name="kv_events"))
+    engine.ask(prompt_of(8), 1, lora_id="a", lora_name="bee", extra_key="k")
+    engine.ask(prompt_of(8), 1, extra_key="k")
+    steps = [output for output in engine.outbox.sent if isinstance(output, StepOutput)]
+    assert (steps[-1].load.lora_slots_used, steps[-1].load.lora_slots_total) == (1, 2)
+    stored = [event for step in steps for event in step.kv_events if isinstance(event, BlockStored)]
+    assert [(event.namespace, event.lora_name) for event in stored] == [
+        ("k", "bee"),
+        ("k", "bee"),
+        ("k", None),
+        ("k", None),
+    ]
+    assert len({event.block_hashes[0] for event in stored}) == 4

@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 
+from sglang.srt.core.adapter import Adapter
 from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import (
     CacheInitParams,
@@ -336,3 +337,16 @@ def test_tree_equals_a_set_of_prefixes(page_size: int) -> None:
             assert insert(tree, ids) == length
             known |= {tuple(ids[:cut]) for cut in range(0, len(ids) + 1, page_size)}
     assert tree.total_size() == page_size * (len(known) - 1)
+
+
+def test_an_adapters_pages_have_hashes_that_no_key_of_a_caller_gives() -> None:
+    adapter, other = Adapter("f" * 32, "a"), Adapter("e" * 32, "a")
+    keys = [None, "", "a", adapter.lora_id, f"\x00lora_id\x00{adapter.lora_id}\x00"]
+    hashes = [RadixKey([1, 2], key).hash_page(0, 2) for key in keys]
+    hashes += [
+        RadixKey([1, 2], key, each).hash_page(0, 2) for key in keys for each in (adapter, other)
+    ]
+    assert len(set(hashes)) == len(hashes)
+    key = RadixKey([1, 2], "k", adapter)
+    assert key.match_len(RadixKey([1, 2], "k"), 1) == 0
+    assert key[:1].match_len(key, 1) == 1
