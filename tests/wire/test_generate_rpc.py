@@ -1,12 +1,19 @@
 """`Generate` and `Abort` against a played scheduler."""
 
 import asyncio
+import time
 from typing import Any
 
 import grpc
 import pytest
 
-from sglang.srt.core.messages import AbortInput, GenerateInput, LogprobRows, TopRow
+from sglang.srt.core.messages import (
+    AbortInput,
+    GenerateInput,
+    LogprobRows,
+    RequestTimes,
+    TopRow,
+)
 from sglang.srt.entrypoints import wire
 from sglang.srt.entrypoints.scheduler_client import SchedulerUnavailable
 from tests.wire.fake_scheduler import (
@@ -55,6 +62,31 @@ async def test_stream_sends_only_new_ids_and_then_all_of_them(worker: Worker) ->
     assert list(done.output_ids) == [10, 11, 12]
     assert (done.finish_reason, done.matched_token_id, done.completion_tokens) == ("stop", 12, 3)
     assert end is grpc.aio.EOF
+
+
+@pytest.mark.parametrize("measures", [True, False])
+async def test_first_chunk_and_end_tell_tiers_and_times(measures: bool) -> None:
+    async with serve(enable_metrics=measures) as worker:
+        await worker.become_ready()
+        call = worker.rpc.Generate(generate_request("a"))
+        await worker.scheduler.receive()
+        origin = {"device": 1, "host": 0, "storage": 0}
+        now = time.monotonic()
+        times = RequestTimes(received=now - 3, admissions=[now - 2], prefilled=now - 1)
+        for total in (1, 2):
+            more = {"times": times} if total == 1 else {}
+            await worker.scheduler.step(
+                tokens("a", [9 + total], total, cached_tokens_details=origin, **more)
+            )
+            chunk = (await read(call)).chunk
+            assert chunk.HasField("cached_tokens_details") == (total == 1)
+            assert chunk.HasField("times") == (measures and total == 1)
+        await worker.scheduler.step(finish("a", [], 2))
+        complete = (await read(call)).complete
+        assert complete.HasField("times") == measures
+        if measures:
+            assert abs(complete.times.admitted - time.time()) < GUARD
+            assert not complete.times.HasField("compiled")
 
 
 async def test_whole_answer_is_one_complete(worker: Worker) -> None:

@@ -14,6 +14,7 @@ from sglang.srt.core.messages import (
     FinishReason,
     LogprobRows,
     RequestOutput,
+    RequestTimes,
     SessionRef,
     TopRow,
 )
@@ -137,6 +138,12 @@ def test_greedy_is_canonical_for_the_scheduler() -> None:
     assert entry.sampling.is_greedy
 
 
+@pytest.fixture
+def fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_convert, "monotonic_start", lambda: 1000.0)
+
+
+@pytest.mark.usefixtures("fixed_clock")
 def test_chunk_is_the_golden_one() -> None:
     output = RequestOutput(
         rid="any", token_ids=[7, 49151], prompt_tokens=3, completion_tokens=2, cached_tokens=1,
@@ -149,14 +156,21 @@ def test_chunk_is_the_golden_one() -> None:
             logprobs=[None, -0.125], token_ids=[1, 300],
             top=[None, TopRow([-0.125, -3.0], [300, 301])], chosen=[None, TopRow([-8.0], [11])],
         ),
+        cached_tokens_details={"device": 0, "host": 1, "storage": 0},
+        times=RequestTimes(received=0.25, compiled=0.5, admissions=[1.0, 9.0], prefilled=1.5),
     )  # fmt: skip
-    assert grpc_convert.chunk("req-7", 1, output) == golden("generate_chunk")
+    assert grpc_convert.chunk("req-7", 1, output, opens=True) == golden("generate_chunk")
+    later = grpc_convert.chunk("req-7", 1, output, opens=False).chunk
+    assert not (later.HasField("cached_tokens_details") or later.HasField("times"))
 
 
+@pytest.mark.usefixtures("fixed_clock")
 def test_complete_is_the_golden_one() -> None:
     output = RequestOutput(
         rid="any", token_ids=[7, 49151], prompt_tokens=3, completion_tokens=2, cached_tokens=1,
         num_retractions=5, finish=FinishReason(type="stop", matched="END"),
+        cached_tokens_details={"device": 1, "host": 0, "storage": 0},
+        times=RequestTimes(received=0.25, admissions=[1.0], finished=3.0),
     )  # fmt: skip
     expected = golden("generate_complete")
     for field in ("reasoning_tokens", "spec_accepted_tokens", "spec_draft_tokens"):

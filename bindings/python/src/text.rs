@@ -144,22 +144,54 @@ pub struct StopProgress {
 
 /// Cuts text at the first stop string or stop expression.
 #[pyclass(module = "sglang_router.sglang_router_rs")]
-pub struct StopMatcher(text::StopMatcher);
+pub struct StopMatcher {
+    /// `None` once the text has ended.
+    open: Option<text::StopMatcher>,
+    matched: Option<String>,
+}
+
+const TEXT_HAS_ENDED: &str = "flush() has ended the text; make a new StopMatcher for another one";
 
 #[pymethods]
 impl StopMatcher {
     #[new]
     #[pyo3(signature = (stop = vec![], stop_regex = vec![], no_stop_trim = false))]
     fn new(stop: Vec<String>, stop_regex: Vec<String>, no_stop_trim: bool) -> Outcome<Self> {
-        Ok(Self(text::StopMatcher::new(stop, stop_regex, no_stop_trim)?))
+        Ok(Self {
+            open: Some(text::StopMatcher::new(stop, stop_regex, no_stop_trim)?),
+            matched: None,
+        })
     }
 
-    fn push(&mut self, text: &str) -> StopProgress {
-        let text::StopProgress { text, matched } = self.0.push(text);
+    fn push(&mut self, text: &str) -> Outcome<StopProgress> {
+        let matcher = self
+            .open
+            .as_mut()
+            .ok_or_else(|| Failure::Text(TEXT_HAS_ENDED.to_owned()))?;
+        let progress = matcher.push(text);
+        Ok(self.told(progress))
+    }
+
+    /// Ends the text: what was held back. A stop that asks for the end can match here.
+    fn flush(&mut self) -> Outcome<String> {
+        let matcher = self
+            .open
+            .take()
+            .ok_or_else(|| Failure::Text(TEXT_HAS_ENDED.to_owned()))?;
+        Ok(self.told(matcher.end()).text)
+    }
+
+    /// The stop that was found, if any.
+    #[getter]
+    fn matched(&self) -> Option<&str> {
+        self.matched.as_deref()
+    }
+}
+
+impl StopMatcher {
+    fn told(&mut self, progress: text::StopProgress) -> StopProgress {
+        let text::StopProgress { text, matched } = progress;
+        self.matched.clone_from(&matched);
         StopProgress { text, matched }
-    }
-
-    fn flush(&mut self) -> String {
-        self.0.flush()
     }
 }

@@ -53,6 +53,7 @@ pub use embeddings::{
 pub use error::{ApiError, ErrorKind};
 pub use generate::{
     GenerateFinish, GenerateRequest, GenerateResponse, LogprobRequest, LogprobTriple, MetaInfo, PromptItem,
+    Timings,
 };
 pub use logprobs::{ChatLogprobs, TokenLogprob, TopLogprob};
 pub use models::{ModelCard, ModelList};
@@ -62,6 +63,6 @@ pub use session::{CloseSession, OpenSession, SessionParams};
 pub use shapes::{OneOrMany, Prompt};
 pub use tokenize::{DetokenizeRequest, DetokenizeResponse, TokenizeInput, TokenizeRequest, TokenizeResponse};
 pub use usage::{
-    Chunk, ChunkChoice, FinishReason, MatchedStop, PromptTokensDetails, StreamOptions, Usage, WholeAnswer,
-    WholeChoice,
+    CachedTokensDetails, Chunk, ChunkChoice, FinishReason, MatchedStop, PromptTokensDetails, StreamOptions,
+    Usage, WholeAnswer, WholeChoice,
 };

@@ -77,7 +77,6 @@ const COMMON: &[Unsupported] = &[
     // More to return.
     refused("return_hidden_states"),
     refused("return_routed_experts"),
-    refused("return_cached_tokens_details"),
     refused("return_meta_info"),
     refused("return_token_ids"),
     refused("return_tokens_as_token_ids"),

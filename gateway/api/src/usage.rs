@@ -17,6 +17,17 @@ pub struct Usage {
 pub struct PromptTokensDetails {
     /// Prompt tokens that the worker found in its prefix cache.
     pub cached_tokens: u32,
+    /// Where they came from, if the client asked and the worker tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached_tokens_details: Option<CachedTokensDetails>,
+}
+
+/// Prompt tokens by the tier of the cache that held them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct CachedTokensDetails {
+    pub device: u32,
+    pub host: u32,
+    pub storage: u32,
 }
 
 impl Usage {
@@ -25,8 +36,19 @@ impl Usage {
             prompt_tokens,
             completion_tokens,
             total_tokens: prompt_tokens.saturating_add(completion_tokens),
-            prompt_tokens_details: Some(PromptTokensDetails { cached_tokens }),
+            prompt_tokens_details: Some(PromptTokensDetails {
+                cached_tokens,
+                cached_tokens_details: None,
+            }),
         }
+    }
+
+    #[must_use]
+    pub fn with_details(mut self, details: Option<CachedTokensDetails>) -> Self {
+        if let Some(prompt) = &mut self.prompt_tokens_details {
+            prompt.cached_tokens_details = details;
+        }
+        self
     }
 }
 

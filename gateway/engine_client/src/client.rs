@@ -188,11 +188,11 @@ impl EngineClient {
         Ok(convert::server_info(answer))
     }
 
-    /// The load of each data-parallel rank, with everything that the worker measures.
-    pub async fn loads(&self) -> Result<Vec<Load>, EngineError> {
+    /// The load of each data-parallel rank; `include` names the sections, none = the core.
+    pub async fn loads(&self, include: &[&str]) -> Result<Vec<Load>, EngineError> {
         let message = GetLoadsRequest {
             dp_rank: None,
-            include: vec!["all".to_owned()],
+            include: include.iter().map(|&section| section.to_owned()).collect(),
         };
         let mut client = self.scheduler.clone();
         let call = async |request| client.get_loads(request).await;

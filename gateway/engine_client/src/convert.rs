@@ -4,7 +4,9 @@
 
 use serde_json::{Map, Value};
 
-use crate::event::{Completion, Finish, FinishReason, LogprobRows, Matched, TokenChunk};
+use crate::event::{
+    CachedTiers, Completion, Finish, FinishReason, LogprobRows, Matched, StageTimes, TokenChunk,
+};
 use crate::json::{from_struct, to_struct};
 use crate::proto::scheduler as wire;
 use crate::request::{Constraint, GenerateSpec, Sampling, Session};
@@ -111,6 +113,8 @@ pub(crate) fn token_chunk(chunk: wire::GenerateStreamChunk) -> TokenChunk {
         cached_tokens: chunk.cached_tokens,
         output_logprobs: chunk.output_logprobs.map(output_rows),
         input_logprobs: chunk.input_logprobs.map(input_rows),
+        cached_tiers: chunk.cached_tokens_details.map(cached_tiers),
+        times: chunk.times.map(stage_times),
     }
 }
 
@@ -153,6 +157,8 @@ pub(crate) fn ending(complete: wire::GenerateComplete) -> Result<Ending, String>
             spec_accepted_tokens: complete.spec_accepted_tokens,
             spec_draft_tokens: complete.spec_draft_tokens,
             output_ids: complete.output_ids,
+            cached_tiers: complete.cached_tokens_details.map(cached_tiers),
+            times: complete.times.map(stage_times),
         },
         output_logprobs: complete.output_logprobs.map(output_rows),
         input_logprobs: complete.input_logprobs.map(input_rows),
@@ -168,6 +174,23 @@ fn finish_reason(word: &str) -> Result<FinishReason, String> {
         other => Err(format!(
             "finish_reason is {other:?}, allowed are stop, length and abort"
         )),
+    }
+}
+
+fn cached_tiers(details: wire::CachedTokensDetails) -> CachedTiers {
+    CachedTiers {
+        device: details.device,
+        host: details.host,
+        storage: details.storage,
+    }
+}
+
+fn stage_times(times: wire::StageTimes) -> StageTimes {
+    StageTimes {
+        received: times.received,
+        compiled: times.compiled,
+        admitted: times.admitted,
+        prefilled: times.prefilled,
     }
 }
 

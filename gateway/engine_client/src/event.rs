@@ -22,6 +22,31 @@ pub struct TokenChunk {
     pub output_logprobs: Option<LogprobRows>,
     /// A row per reported prompt token; at most once per answer.
     pub input_logprobs: Option<LogprobRows>,
+    /// Where `cached_tokens` came from; in an answer's first chunk, where the worker tells.
+    pub cached_tiers: Option<CachedTiers>,
+    /// As far as they have passed; in an answer's first chunk, where the worker measures.
+    pub times: Option<StageTimes>,
+}
+
+/// Prompt tokens by the tier of the cache that held them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CachedTiers {
+    pub device: u32,
+    pub host: u32,
+    pub storage: u32,
+}
+
+/// When a request passed its stages, in seconds since the epoch by the worker's clock. `None`: not reached.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct StageTimes {
+    /// By the scheduler.
+    pub received: f64,
+    /// Its grammar is there; `None` where it has none to wait for.
+    pub compiled: Option<f64>,
+    /// To a batch, for the first time.
+    pub admitted: Option<f64>,
+    /// The whole prompt is computed.
+    pub prefilled: Option<f64>,
 }
 
 /// How one answer ended, and its totals.
@@ -38,6 +63,10 @@ pub struct Completion {
     pub spec_draft_tokens: u32,
     /// All tokens of the answer, as the worker reported them; empty where it reports them in chunks only.
     pub output_ids: Vec<u32>,
+    /// Where `cached_tokens` came from, where the worker tells.
+    pub cached_tiers: Option<CachedTiers>,
+    /// Where the worker measures.
+    pub times: Option<StageTimes>,
 }
 
 /// Why an answer ended.

@@ -21,7 +21,9 @@ pub use address::Address;
 pub use client::{CONTROL_PROTOCOL_VERSION, EngineClient};
 pub use connector::{BoxFuture, BoxedIo, Connector, Io, SystemConnector};
 pub use error::{EngineError, StatusClass};
-pub use event::{Completion, EngineEvent, Finish, FinishReason, LogprobRows, Matched, TokenChunk};
+pub use event::{
+    CachedTiers, Completion, EngineEvent, Finish, FinishReason, LogprobRows, Matched, StageTimes, TokenChunk,
+};
 pub use request::{Constraint, EmbedSpec, GenerateSpec, Sampling, Session};
 pub use stream::GenerateStream;
 pub use worker::{

@@ -330,6 +330,8 @@ fn rest_of_answer(ending: Ending, progress: &Progress) -> (Option<TokenChunk>, C
         cached_tokens: completion.cached_tokens,
         output_logprobs,
         input_logprobs,
+        cached_tiers: completion.cached_tiers,
+        times: completion.times,
     };
     (Some(chunk), completion)
 }

@@ -91,7 +91,8 @@ fn labelled(sample: &str, label: &str) -> Option<String> {
     Some(out)
 }
 
-fn escape(value: &str) -> String {
+/// The value of a label.
+pub fn escape(value: &str) -> String {
     value
         .replace('\\', "\\\\")
         .replace('"', "\\\"")

@@ -3,10 +3,13 @@
 
 mod common;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use common::{Rig, tokenizer, with, worker};
 use http::Method;
 use serde_json::{Value, json};
+use smg_engine_client::{CachedTiers, StageTimes};
 use smg_simulator::{Script, SimulatedEngineBuilder, Style, Tokens};
 
 fn says(text: &str) -> SimulatedEngineBuilder {
@@ -231,4 +234,136 @@ async fn a_text_that_cannot_fit_is_refused_by_its_bytes() {
     let message = reply.body_json()["error"]["message"].to_string();
     assert!(message.contains("12000000 bytes"), "{message}");
     assert_eq!(rig.engines[0].record().requests.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_stop_comes_before_the_least_number_of_tokens() {
+    for tokens_per_message in [1, 4] {
+        let rig = Rig::start([worker().script(Script {
+            tokens_per_message,
+            ..Script::fixed(tokenizer::ids("abcabca"))
+        })])
+        .await;
+        for (sampling, text) in [
+            (json!({"stop": "b", "min_new_tokens": 2}), "a"),
+            (json!({"stop": "b", "min_new_tokens": 3}), "abca"),
+            (json!({"stop_regex": "b", "min_new_tokens": 3}), "abca"),
+            // Half of the stop lies before: it does not count.
+            (json!({"stop": "bc", "min_new_tokens": 3}), "abca"),
+            (json!({"stop": "b", "min_new_tokens": 6}), "abcabca"),
+        ] {
+            let body = json!({"text": "hi", "sampling_params": sampling});
+            let whole = rig.post("/generate", &body).await.body_json();
+            assert_eq!(whole["text"], text, "{sampling}");
+            let events = rig
+                .post("/generate", &with(body, json!({"stream": true})))
+                .await
+                .events();
+            let last = events.last().unwrap();
+            assert_eq!(last["text"], text, "{sampling}");
+            assert_eq!(last["output_ids"], whole["output_ids"]);
+            assert_eq!(
+                last["meta_info"]["finish_reason"],
+                whole["meta_info"]["finish_reason"]
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tiers_of_the_cache_and_times_are_told_where_the_worker_tells() {
+    let script = Script {
+        cached_tokens: 3,
+        cached_tiers: Some(CachedTiers {
+            device: 1,
+            host: 2,
+            storage: 0,
+        }),
+        times: Some(StageTimes {
+            received: 100.0,
+            compiled: Some(100.5),
+            admitted: Some(102.5),
+            prefilled: Some(103.0),
+        }),
+        first_token_delay: Duration::from_secs(3),
+        token_delay: Duration::from_millis(500),
+        ..Script::fixed(tokenizer::ids("abcd"))
+    };
+    let rig = Rig::start([worker().script(script)]).await;
+    // A stop that the gateway finds leaves the worker's last message unread.
+    for sampling in [json!({}), json!({"stop": "d"})] {
+        let body = json!({"text": "hi", "sampling_params": sampling});
+        let whole = rig.post("/generate", &body).await.body_json();
+        let events = rig
+            .post("/generate", &with(body, json!({"stream": true})))
+            .await
+            .events();
+        let first = &events[0]["meta_info"];
+        let details = json!({"device": 1, "host": 2, "storage": 0});
+        assert_eq!(first["cached_tokens_details"], details);
+        assert!(first.get("queue_time").is_none());
+        for info in [&whole["meta_info"], &events.last().unwrap()["meta_info"]] {
+            assert_eq!(info["cached_tokens_details"], details);
+            assert_eq!(
+                (&info["queue_time"], &info["forward_entry_time"]),
+                (&json!(2.0), &json!(102.5))
+            );
+            assert_eq!(info["prefill_finished_time"], 103.0);
+            let close = |name: &str, expected: f64| {
+                let given = info[name].as_f64().unwrap();
+                assert!((given - expected).abs() < 0.1, "{name} = {given}");
+            };
+            close("first_token_latency", 3.0);
+            close("decode_throughput", 2.0);
+            let moment = |name: &str| info[name].as_f64().unwrap();
+            let passed = moment("response_sent_to_client_ts") - moment("request_received_ts");
+            assert!((passed - 4.5).abs() < 0.1, "{passed}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_tells_neither_leaves_the_keys_out() {
+    let rig = Rig::start([says("abc")]).await;
+    let answer = rig.post("/generate", &json!({"text": "hi"})).await.body_json();
+    for key in ["cached_tokens_details", "queue_time", "request_received_ts"] {
+        assert!(answer["meta_info"].get(key).is_none(), "{key}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn usage_tells_the_tiers_to_who_asks() {
+    let script = Script {
+        cached_tokens: 3,
+        cached_tiers: Some(CachedTiers {
+            host: 3,
+            ..CachedTiers::default()
+        }),
+        ..Script::fixed(tokenizer::ids("ab"))
+    };
+    let rig = Rig::start([worker().script(script)]).await;
+    let details = json!({"device": 0, "host": 3, "storage": 0});
+    for (path, body) in [
+        ("/v1/completions", json!({"prompt": "hi"})),
+        ("/v1/chat/completions", common::chat("hi")),
+    ] {
+        let silent = rig.post(path, &body).await.body_json();
+        assert_eq!(
+            silent["usage"]["prompt_tokens_details"],
+            json!({"cached_tokens": 3})
+        );
+        let asks = with(body, json!({"return_cached_tokens_details": true}));
+        let told = rig.post(path, &asks).await.body_json();
+        assert_eq!(
+            told["usage"]["prompt_tokens_details"]["cached_tokens_details"],
+            details
+        );
+        let streamed = with(
+            asks,
+            json!({"stream": true, "stream_options": {"include_usage": true}}),
+        );
+        let events = rig.post(path, &streamed).await.events();
+        let usage = &events.last().unwrap()["usage"];
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens_details"], details);
+    }
 }

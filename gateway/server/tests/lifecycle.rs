@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{MODEL, Rig, card, chat, tokenizer, with, worker};
 use serde_json::json;
-use smg_simulator::{HealthScript, Outcome, Script};
+use smg_simulator::{Code, HealthScript, Outcome, Script, proto::scheduler::GetModelInfoResponse};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -357,6 +357,21 @@ async fn health_generate_really_generates() {
         .assert_error(503, "health_generate_failed");
     // Probes and traffic agree on one thing only: the worker answers.
     assert_eq!(rig.get("/readiness").await.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn health_generate_embeds_on_a_worker_that_only_embeds() {
+    let card = GetModelInfoResponse {
+        is_generation: false,
+        ..card(MODEL)
+    };
+    let rig = Rig::start([worker().card(card)]).await;
+    assert_eq!(rig.get("/health_generate").await.status, 200);
+    assert_eq!(rig.engines[0].counts().embeds, 1);
+    rig.engines[0].set_script(Script::refusing(Code::Internal, "no memory"));
+    rig.get("/health_generate")
+        .await
+        .assert_error(503, "health_generate_failed");
 }
 
 #[tokio::test(start_paused = true)]

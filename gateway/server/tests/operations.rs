@@ -9,7 +9,10 @@ use bytes::Bytes;
 use common::{CONTEXT, MODEL, Rig, card, chat, tokenizer, with, worker};
 use http::Method;
 use serde_json::{Value, json};
-use smg_simulator::{Outcome, Script};
+use smg_simulator::{
+    Outcome, Script,
+    proto::scheduler::{QueueMetrics, SchedulerLoad},
+};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -154,6 +157,58 @@ async fn loads_are_told_in_the_three_forms() {
     assert_eq!(by_worker["workers"][1]["worker"], "grpc://worker-1:30001");
     let detailed = rig.get("/v1/loads").await.body_json();
     assert_eq!(detailed["loads"][0]["worker"], "grpc://worker-0:30001");
+    assert_eq!(detailed["num_accelerators"], 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn loads_are_told_by_rank_section_and_format() {
+    let rig = Rig::start([worker(), worker()]).await;
+    rig.engines[1].set_load(SchedulerLoad {
+        dp_rank: 1,
+        num_used_tokens: 30,
+        num_waiting_uncached_tokens: 5,
+        token_usage: 0.25,
+        queues: Some(QueueMetrics {
+            waiting: 3,
+            ..QueueMetrics::default()
+        }),
+        ..SchedulerLoad::default()
+    });
+    let core = rig.get("/v1/loads?dp_rank=1").await.body_json();
+    assert_eq!(core["loads"].as_array().unwrap().len(), 1);
+    let load = &core["loads"][0];
+    assert_eq!(
+        (&load["num_total_tokens"], &load["num_active_tokens"]),
+        (&json!(35), &json!(30))
+    );
+    assert_eq!(rig.engines[1].record().load_sections, [Vec::<String>::new()]);
+    let text = rig.get("/v1/loads?include=core,queues&format=prometheus").await;
+    assert!(
+        text.headers["content-type"]
+            .to_str()
+            .unwrap()
+            .starts_with("text/plain")
+    );
+    let labels = r#"{worker="grpc://worker-1:30001",dp_rank="1"}"#;
+    for line in [
+        "# TYPE sglang:num_used_tokens gauge".to_owned(),
+        format!("sglang:num_used_tokens{labels} 30"),
+        format!("sglang:token_usage{labels} 0.25"),
+        format!("sglang:queues_waiting{labels} 3"),
+    ] {
+        assert!(text.text().lines().any(|told| told == line), "{line}");
+    }
+    assert_eq!(rig.engines[1].record().load_sections[1], ["core", "queues"]);
+    for (query, allowed) in [
+        ("dp_rank=2", "must be one of 0, 1"),
+        ("dp_rank=-1", "a whole number"),
+        ("include=core,speed", "memory"),
+        ("format=xml", "json or prometheus"),
+    ] {
+        let error = rig.get(&format!("/v1/loads?{query}")).await;
+        let error = error.assert_error(400, "invalid_value");
+        assert!(error["message"].as_str().unwrap().contains(allowed), "{error}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::Stream;
-use smg_engine_client::Matched;
 use smg_engine_client::proto::scheduler::generate_complete::MatchedStop;
 use smg_engine_client::proto::scheduler::generate_response::Response as Payload;
 use smg_engine_client::proto::scheduler::{
     GenerateComplete, GenerateRequest, GenerateResponse, GenerateStreamChunk,
 };
+use smg_engine_client::{CachedTiers, Matched, StageTimes, proto::scheduler as wire};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -244,6 +244,10 @@ impl Generation {
             chunk.prompt_tokens = self.prompt_tokens();
             chunk.completion_tokens = end as u32;
             chunk.cached_tokens = self.script.cached_tokens;
+            if self.position == 0 {
+                chunk.cached_tokens_details = self.script.cached_tiers.map(details);
+                chunk.times = self.script.times.map(times);
+            }
             if self.request.return_logprob {
                 chunk.output_logprobs = Some(logprobs::output_rows(&self.request, &token_ids));
                 chunk.input_logprobs = if self.position == 0 {
@@ -271,6 +275,8 @@ impl Generation {
             prompt_tokens: self.prompt_tokens(),
             completion_tokens: self.position as u32,
             cached_tokens: self.script.cached_tokens,
+            cached_tokens_details: self.script.cached_tiers.map(details),
+            times: self.script.times.map(times),
             ..GenerateComplete::default()
         };
         if aborted {
@@ -301,5 +307,22 @@ impl Generation {
             request_id: self.request.request_id.clone(),
             response: Some(payload),
         }
+    }
+}
+
+fn details(tiers: CachedTiers) -> wire::CachedTokensDetails {
+    wire::CachedTokensDetails {
+        device: tiers.device,
+        host: tiers.host,
+        storage: tiers.storage,
+    }
+}
+
+fn times(times: StageTimes) -> wire::StageTimes {
+    wire::StageTimes {
+        received: times.received,
+        compiled: times.compiled,
+        admitted: times.admitted,
+        prefilled: times.prefilled,
     }
 }

@@ -18,12 +18,16 @@ pub struct Record {
     pub ended: Vec<String>,
     /// Administrative operations: name and arguments.
     pub operations: Vec<(String, Value)>,
+    /// The sections of each question for the load.
+    pub load_sections: Vec<Vec<String>>,
 }
 
 /// How often things happened; kept also where nothing else is recorded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
+    /// Generations and embeddings.
     pub requests: u64,
+    pub embeds: u64,
     pub aborts: u64,
     pub cancelled: u64,
     pub ended: u64,

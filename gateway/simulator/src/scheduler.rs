@@ -60,7 +60,10 @@ impl SglangScheduler for SchedulerService {
             ..wire::GenerateRequest::default()
         };
         engine.recorder.note(
-            |counts| counts.requests += 1,
+            |counts| {
+                counts.requests += 1;
+                counts.embeds += 1;
+            },
             |record| {
                 record
                     .requests
@@ -135,7 +138,11 @@ impl SglangScheduler for SchedulerService {
         }))
     }
 
-    async fn get_loads(&self, _: Request<wire::GetLoadsRequest>) -> Answer<wire::GetLoadsResponse> {
+    async fn get_loads(&self, request: Request<wire::GetLoadsRequest>) -> Answer<wire::GetLoadsResponse> {
+        self.0.recorder.note(
+            |_| {},
+            |record| record.load_sections.push(request.into_inner().include),
+        );
         let running = self.0.live.lock().len() as i32;
         let load = self.0.load.read().clone().unwrap_or_else(|| wire::SchedulerLoad {
             num_running_reqs: running,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use smg_engine_client::Matched;
 use smg_engine_client::proto::scheduler::GenerateRequest;
+use smg_engine_client::{CachedTiers, Matched, StageTimes};
 use tonic::{Code, Status};
 
 /// How one generation goes. The default echoes the prompt, a token per message, without any delay.
@@ -21,6 +21,10 @@ pub struct Script {
     pub matched_stop: Option<Matched>,
     /// Reported share of the prompt that was cached, in tokens.
     pub cached_tokens: u32,
+    /// Where they came from; `None`: not told.
+    pub cached_tiers: Option<CachedTiers>,
+    /// `None`: not measured.
+    pub times: Option<StageTimes>,
     pub style: Style,
     /// Whether Abort ends the generation; the end of the rpc always does.
     pub heeds_aborts: bool,
@@ -36,6 +40,8 @@ impl Default for Script {
             outcome: Outcome::Complete,
             matched_stop: None,
             cached_tokens: 0,
+            cached_tiers: None,
+            times: None,
             style: Style::Native,
             heeds_aborts: true,
         }

@@ -111,7 +111,7 @@ async fn loads_follow_what_runs_or_what_is_set() {
     let rig = Rig::start(builder().script(Script::ending(Outcome::HangAfter { messages: 1 })));
     let mut stream = rig.generate(spec(&[1])).await;
     common::next_tokens(&mut stream).await;
-    assert_eq!(rig.client.loads().await.unwrap()[0].num_running_reqs, 1);
+    assert_eq!(rig.client.loads(&["all"]).await.unwrap()[0].num_running_reqs, 1);
     rig.engine.set_load(SchedulerLoad {
         num_waiting_reqs: 3,
         memory: Some(MemoryMetrics {
@@ -120,7 +120,7 @@ async fn loads_follow_what_runs_or_what_is_set() {
         }),
         ..SchedulerLoad::default()
     });
-    let [load] = rig.client.loads().await.unwrap().try_into().unwrap();
+    let [load] = rig.client.loads(&["all"]).await.unwrap().try_into().unwrap();
     assert_eq!(
         (load.num_waiting_reqs, load.memory.unwrap().token_capacity),
         (3, 512)

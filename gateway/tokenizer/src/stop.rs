@@ -101,15 +101,18 @@ impl StopMatcher {
         }
     }
 
-    /// Ends the text and returns what was held back; a regex that asks for the end of the text, or looks at
-    /// the next character, can match here (see [`Self::matched`]).
-    pub fn flush(&mut self) -> String {
+    /// Ends the text. What was held back is given out; a regex that asks for the end of the text, or looks at
+    /// the next character, can match here.
+    pub fn end(mut self) -> StopProgress {
         if self.matched.is_none()
             && let Some(found) = self.automaton.as_mut().and_then(Automaton::end)
         {
-            return self.finish(found).text;
+            return self.finish(found);
         }
-        std::mem::take(&mut self.held)
+        StopProgress {
+            matched: self.matched().map(str::to_owned),
+            text: self.held,
+        }
     }
 
     /// The stop string or regex that matched so far.

@@ -107,6 +107,18 @@ def test_a_stop_string_is_found_across_pieces() -> None:
 def test_text_that_only_began_like_a_stop_is_given_out_at_the_end() -> None:
     matcher = text.StopMatcher(stop=["END"], stop_regex=["[0-9]{3}!"])
     assert matcher.push("12 EN").text + matcher.flush() == "12 EN"
+    assert matcher.matched is None
+
+
+def test_the_end_of_the_text_can_be_a_stop_and_nothing_follows_it() -> None:
+    matcher = text.StopMatcher(stop_regex=["[0-9]+$"])
+    assert matcher.push("ab 12").text + matcher.flush() == "ab "
+    assert matcher.matched == "[0-9]+$"
+    held = text.StopMatcher(stop=["END"])
+    assert held.push("one EN").text + held.flush() == "one EN"
+    for call in (lambda: held.push("D"), held.flush):
+        with pytest.raises(text.TextError, match="make a new StopMatcher"):
+            call()
 
 
 def test_a_stop_is_kept_when_asked_for() -> None:

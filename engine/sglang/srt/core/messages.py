@@ -146,7 +146,7 @@ class RequestOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     finish: FinishReason | None = None
     output_logprobs: LogprobRows | None = None
     input_logprobs: LogprobRows | None = None  # once, with the first output
-    times: RequestTimes | None = None  # with `finish`, unless it was refused at the door
+    times: RequestTimes | None = None  # so far, with the first tokens; whole with `finish`
     embedding: list[float] | None = None
 
 

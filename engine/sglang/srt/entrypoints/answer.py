@@ -17,7 +17,10 @@ class Answer:
     `complete` alone, with ids and rows.
     """
 
-    def __init__(self, request: Any, index: int) -> None:
+    def __init__(self, request: Any, index: int, *, tells_times: bool = False) -> None:
+        """`tells_times`: the first chunk and `complete` say when the request passed its stages."""
+        self._tells_times = tells_times
+        self._has_begun = False
         self._request_id = request.request_id
         self._stream = request.stream
         self._index = index
@@ -28,9 +31,12 @@ class Answer:
     def messages(self, output: RequestOutput) -> Iterator[Any]:
         """What to send on for `output`."""
         self._ids += output.token_ids
+        if not self._tells_times:
+            output.times = None
         if self._stream:
             if output.token_ids or output.input_logprobs is not None:
-                yield grpc_convert.chunk(self._request_id, self._index, output)
+                opens, self._has_begun = not self._has_begun, True
+                yield grpc_convert.chunk(self._request_id, self._index, output, opens=opens)
         else:
             self._output_rows = join_rows(self._output_rows, output.output_logprobs)
             self._input_rows = self._input_rows or output.input_logprobs

@@ -1,5 +1,6 @@
 """Conversions between gRPC messages and the engine's own: the only place that knows both."""
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -166,13 +167,15 @@ def _cache_namespace(request: Any) -> str | None:
 # ------------------------------------------------------------------ answers
 
 
-def chunk(request_id: str, index: int, output: RequestOutput) -> Any:
-    """The new tokens of one answer as a `GenerateResponse`."""
+def chunk(request_id: str, index: int, output: RequestOutput, *, opens: bool) -> Any:
+    """The new tokens of one answer as a `GenerateResponse`; `opens`: it is the answer's first."""
     response = wire.scheduler("GenerateResponse")(request_id=request_id)
     body = response.chunk
     body.index = index
     body.token_ids.extend(output.token_ids)
     _set_counts(body, output)
+    if opens:
+        _set_origin(body, output)
     if output.output_logprobs is not None:
         _fill_output_rows(body.output_logprobs, output.output_logprobs)
     if output.input_logprobs is not None:
@@ -192,6 +195,7 @@ def complete(request_id: str, index: int, output: RequestOutput) -> Any:
     body.finish_reason = finish.type
     body.num_retractions = output.num_retractions
     _set_counts(body, output)
+    _set_origin(body, output)
     if isinstance(finish.matched, int):
         body.matched_token_id = finish.matched
     elif finish.matched is not None:
@@ -210,6 +214,30 @@ def _set_counts(body: Any, output: RequestOutput) -> None:
     body.prompt_tokens = output.prompt_tokens
     body.completion_tokens = output.completion_tokens
     body.cached_tokens = output.cached_tokens
+
+
+def _set_origin(body: Any, output: RequestOutput) -> None:
+    """Where the cached tokens came from, and when the request passed its stages."""
+    if output.cached_tokens_details is not None:
+        body.cached_tokens_details.SetInParent()  # all zeros say something too
+        for tier, count in output.cached_tokens_details.items():
+            setattr(body.cached_tokens_details, tier, count)
+    times = output.times
+    if times is None:
+        return
+    start = monotonic_start()
+    body.times.received = start + times.received
+    if times.compiled is not None:
+        body.times.compiled = start + times.compiled
+    if times.admissions:
+        body.times.admitted = start + times.admissions[0]
+    if times.prefilled is not None:
+        body.times.prefilled = start + times.prefilled
+
+
+def monotonic_start() -> float:
+    """When time.monotonic() was 0, in seconds since the epoch."""
+    return time.time() - time.monotonic()
 
 
 def _fill_output_rows(body: Any, rows: LogprobRows) -> None:

@@ -109,7 +109,11 @@ class Generation:
 
     async def _answer(self, request: Any, inputs: list[GenerateInput], context: Any) -> None:
         with self._client.open(request.request_id, inputs, trace_context(context)) as stream:
-            answers = {entry.rid: Answer(request, index) for index, entry in enumerate(inputs)}
+            tells_times = self._service.args.enable_metrics
+            answers = {
+                entry.rid: Answer(request, index, tells_times=tells_times)
+                for index, entry in enumerate(inputs)
+            }
             await _send_answers(stream, answers, context)
 
     async def abort(self, request: Any, context: Any) -> Any:

@@ -64,6 +64,7 @@ def merge(earlier: RequestOutput, later: RequestOutput) -> RequestOutput:
     later.token_ids = earlier.token_ids
     later.output_logprobs = join_rows(earlier.output_logprobs, later.output_logprobs)
     later.input_logprobs = earlier.input_logprobs or later.input_logprobs
+    later.times = later.times or earlier.times
     return later
 
 

@@ -46,7 +46,7 @@ def _news(req: Req) -> RequestOutput:
         cached_tokens_details=req.cached_tokens_details,
         num_retractions=req.num_retractions,
         finish=req.finished_reason,
-        times=req.times if req.finished else None,
+        times=req.times if req.finished or not first else None,
         output_logprobs=_rows_from(req.output_logprobs, first) if req.return_logprob else None,
         input_logprobs=req.input_logprobs,
         embedding=req.embedding,

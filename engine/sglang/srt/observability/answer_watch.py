@@ -72,7 +72,8 @@ class AnswerWatch:
         record.completion_tokens = output.completion_tokens
         record.cached_tokens = output.cached_tokens
         record.num_retractions = output.num_retractions
-        record.finish, record.times = output.finish, output.times
+        if output.finish is not None:
+            record.finish, record.times = output.finish, output.times
         if self._latencies is not None:
             self._measure(self._latencies, output)
 
@@ -93,7 +94,9 @@ class AnswerWatch:
             latencies.more_tokens(now - self._last_tokens, new)
         if new:
             self._last_tokens = now
-        if output.times is not None:  # else a refusal, whose length says nothing
+        if (
+            output.finish is not None and output.times is not None
+        ):  # a refusal's length says nothing
             latencies.finished(now - arrival, output.prompt_tokens, output.completion_tokens)
             latencies.passed_stages(output.times)
 

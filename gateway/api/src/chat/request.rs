@@ -27,6 +27,8 @@ pub struct ChatRequest {
     pub top_logprobs: u32,
     pub stream: bool,
     pub stream_options: StreamOptions,
+    /// The usage says from which tiers of the cache tokens came.
+    pub return_cached_tokens_details: bool,
     pub routing: Routing,
 }
 
@@ -49,6 +51,7 @@ struct RawChat {
     top_logprobs: Option<u32>,
     stream: Option<bool>,
     stream_options: Option<RawStreamOptions>,
+    return_cached_tokens_details: Option<bool>,
 }
 
 impl ChatRequest {
@@ -81,6 +84,7 @@ impl ChatRequest {
             top_logprobs,
             stream,
             stream_options: StreamOptions::check(raw.stream_options, stream)?,
+            return_cached_tokens_details: raw.return_cached_tokens_details.unwrap_or(false),
             routing: Routing::one(&body, sampling.n)?,
             sampling,
         })

@@ -27,6 +27,8 @@ pub struct CompletionRequest {
     pub logprobs: Option<u32>,
     pub stream: bool,
     pub stream_options: StreamOptions,
+    /// The usage says from which tiers of the cache tokens came.
+    pub return_cached_tokens_details: bool,
     /// One entry per prompt.
     pub routing: Vec<Routing>,
 }
@@ -42,6 +44,7 @@ struct RawCompletion {
     logprobs: Option<u32>,
     stream: Option<bool>,
     stream_options: Option<RawStreamOptions>,
+    return_cached_tokens_details: Option<bool>,
 }
 
 impl CompletionRequest {
@@ -71,6 +74,7 @@ impl CompletionRequest {
             logprobs: raw.logprobs,
             stream,
             stream_options: StreamOptions::check(raw.stream_options, stream)?,
+            return_cached_tokens_details: raw.return_cached_tokens_details.unwrap_or(false),
         })
     }
 }

@@ -4,6 +4,6 @@ mod request;
 mod response;
 
 pub use request::{GenerateRequest, LogprobRequest, PromptItem};
-pub use response::{GenerateFinish, GenerateResponse, LogprobTriple, MetaInfo};
+pub use response::{GenerateFinish, GenerateResponse, LogprobTriple, MetaInfo, Timings};
 
 pub(crate) use request::{check_batch, prompts_of};

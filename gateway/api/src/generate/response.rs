@@ -4,7 +4,7 @@ use serde::ser::SerializeTuple;
 use serde::{Serialize, Serializer};
 
 use crate::logprobs::finite_logprob;
-use crate::usage::MatchedStop;
+use crate::usage::{CachedTokensDetails, MatchedStop};
 
 /// One answer, or one event of a streamed one. Text, ids and logprobs are cumulative in a stream.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -49,9 +49,37 @@ pub struct MetaInfo {
     pub completion_tokens: u32,
     /// Prompt tokens that the worker found in its prefix cache.
     pub cached_tokens: u32,
+    /// Where they came from, where the worker tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached_tokens_details: Option<CachedTokensDetails>,
     /// Seconds from accepting the request to its end; only when finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub e2e_latency: Option<f64>,
+    /// Only when finished, where the worker measures.
+    #[serde(flatten)]
+    pub timings: Option<Timings>,
+}
+
+/// When an answer passed its stages. Moments are in seconds since the epoch; those of the worker are by its clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Timings {
+    pub request_received_ts: f64,
+    /// Seconds in the worker's queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_time: Option<f64>,
+    /// The worker began to compute the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forward_entry_time: Option<f64>,
+    /// The worker had computed the whole prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_finished_time: Option<f64>,
+    /// Seconds from accepting the request to its first token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_token_latency: Option<f64>,
+    /// Tokens per second after the first one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decode_throughput: Option<f64>,
+    pub response_sent_to_client_ts: f64,
 }
 
 /// Why a generation ended, in the native form.

@@ -168,6 +168,17 @@ fn the_golden_chunk_is_read() {
             top: vec![vec![], vec![(300, -0.125), (301, -3.0)]],
             chosen: vec![vec![], vec![(11, -8.0)]],
         }),
+        cached_tiers: Some(CachedTiers {
+            device: 0,
+            host: 1,
+            storage: 0,
+        }),
+        times: Some(StageTimes {
+            received: 1000.25,
+            compiled: Some(1000.5),
+            admitted: Some(1001.0),
+            prefilled: Some(1001.5),
+        }),
     };
     assert_eq!(token_chunk(chunk), expected);
 }
@@ -199,6 +210,16 @@ fn the_golden_completion_is_read() {
         spec_accepted_tokens: 6,
         spec_draft_tokens: 7,
         output_ids: vec![7, 49151],
+        cached_tiers: Some(CachedTiers {
+            device: 1,
+            host: 0,
+            storage: 0,
+        }),
+        times: Some(StageTimes {
+            received: 1000.25,
+            admitted: Some(1001.0),
+            ..StageTimes::default()
+        }),
     };
     assert_eq!(ending(complete).unwrap().completion, expected);
 }

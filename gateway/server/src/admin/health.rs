@@ -14,7 +14,7 @@ use http::{StatusCode, header};
 use parking_lot::Mutex;
 use serde_json::json;
 use smg_api::ApiError;
-use smg_engine_client::{GenerateSpec, Sampling};
+use smg_engine_client::{EmbedSpec, GenerateSpec, Sampling};
 use smg_routing::BreakerState;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -82,7 +82,7 @@ pub struct ProbeFlight(Mutex<Option<WeakShared<ProbeFuture>>>);
 
 type ProbeFuture = BoxFuture<'static, Result<(), Failure>>;
 
-/// Generates one token on a ready worker.
+/// Generates one token on a ready worker, or embeds one where it has no other use.
 pub async fn health_generate(State(cx): State<Arc<Context>>) -> Result<Response, Failure> {
     if cx.lifecycle.is_draining() {
         return Err(ApiError::unavailable("the gateway is shutting down", RETRY_AFTER).into());
@@ -109,14 +109,14 @@ impl ProbeFlight {
 }
 
 async fn probe(fleet: Arc<Fleet>) -> Result<(), Failure> {
-    let generated = tokio::time::timeout(GENERATION_LIMIT, generate_one(&fleet)).await;
-    generated.unwrap_or_else(|_| {
-        let message = format!("no token within {} s", GENERATION_LIMIT.as_secs());
+    let answered = tokio::time::timeout(GENERATION_LIMIT, ask_one(&fleet)).await;
+    answered.unwrap_or_else(|_| {
+        let message = format!("no answer within {} s", GENERATION_LIMIT.as_secs());
         Err(failed(message))
     })
 }
 
-async fn generate_one(fleet: &Fleet) -> Result<(), Failure> {
+async fn ask_one(fleet: &Fleet) -> Result<(), Failure> {
     let served = fleet
         .first_ready()?
         .served()
@@ -124,8 +124,20 @@ async fn generate_one(fleet: &Fleet) -> Result<(), Failure> {
     let tokens = [0];
     let routable = Routable::new(&tokens, "health", 1);
     let chosen = fleet.choose(&served.model, &routable, &[])?;
+    let request_id = format!("HEALTH_CHECK_{}", Uuid::new_v4().simple());
+    let client = &chosen.member.client;
+    if !served.info.is_generation {
+        let spec = EmbedSpec {
+            request_id,
+            input_ids: tokens.to_vec(),
+            timeout: GENERATION_LIMIT,
+            trace: Vec::new(),
+        };
+        let vector = client.embed(spec).await;
+        return vector.map(drop).map_err(|error| failed(error.message()));
+    }
     let spec = GenerateSpec {
-        request_id: format!("HEALTH_CHECK_{}", Uuid::new_v4().simple()),
+        request_id,
         input_ids: tokens.to_vec(),
         sampling: Sampling {
             temperature: 0.0,
@@ -135,7 +147,7 @@ async fn generate_one(fleet: &Fleet) -> Result<(), Failure> {
         timeout: Some(GENERATION_LIMIT),
         ..GenerateSpec::default()
     };
-    let mut events = chosen.member.client.generate(spec).await?;
+    let mut events = client.generate(spec).await?;
     while let Some(event) = events.next().await {
         // Read to the end, so that nothing has to be aborted.
         event.map_err(|error| failed(error.message()))?;

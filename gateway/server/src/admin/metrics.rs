@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::exposition::Merged;
 use crate::{context::Context, error::Failure, telemetry::WorkerGauges, workers::Member};
 
-const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// A scrape must not wait for a worker that hangs.
 const FETCH_LIMIT: Duration = Duration::from_secs(5);

@@ -55,7 +55,7 @@ fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
         stream: request.stream,
         prompts: vec![prompt],
         render: Box::new(ChatRender {
-            chunks: ChunkWriter::new(request.stream_options),
+            chunks: ChunkWriter::new(request.stream_options, request.return_cached_tokens_details),
             opened: Vec::new(),
         }),
         trace: incoming.trace(),

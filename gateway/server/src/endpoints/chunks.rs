@@ -14,9 +14,10 @@ pub struct ChunkWriter<C> {
 }
 
 impl<C: ChunkChoice> ChunkWriter<C> {
-    pub fn new(options: StreamOptions) -> Self {
+    /// `with_details`: the usage says where cached tokens came from.
+    pub fn new(options: StreamOptions, with_details: bool) -> Self {
         Self {
-            tally: Tally::default(),
+            tally: Tally::new(with_details),
             options,
             chunk: None,
         }

@@ -56,7 +56,7 @@ fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
     }
     let id = answer_id(&prompts, &incoming);
     let render = CompletionRender {
-        chunks: ChunkWriter::new(request.stream_options),
+        chunks: ChunkWriter::new(request.stream_options, request.return_cached_tokens_details),
         skip_special_tokens,
         offsets: Vec::new(),
     };

@@ -1,23 +1,28 @@
 //! `POST /generate`, the native endpoint.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::SystemTime};
 
 use axum::{
     extract::{Request, State},
     response::Response,
 };
 use smg_api::{
-    FinishReason, GenerateFinish, GenerateRequest, GenerateResponse, LogprobTriple, MetaInfo, Prompt,
+    FinishReason, GenerateFinish, GenerateRequest, GenerateResponse, LogprobTriple, MetaInfo, Prompt, Timings,
 };
 use smg_engine_client::LogprobRows;
 use smg_tokenizer::Tokenizer;
+use tokio::time::Instant;
 
-use super::{Incoming, usage::token_text};
+use super::{
+    Incoming,
+    usage::{details, token_text},
+};
 use crate::{
     context::Context,
     error::Failure,
     pipeline::{
         self, Answer, End, Events, GenerateCall, Head, Input, LogprobWish, PromptCall, Render, TextDelta,
+        Timing,
     },
 };
 
@@ -102,6 +107,7 @@ impl NativeRender {
         info.prompt_tokens = delta.counts.prompt;
         info.completion_tokens = delta.counts.completion;
         info.cached_tokens = delta.counts.cached;
+        info.cached_tokens_details = delta.counts.tiers.map(details);
         if let Some(wish) = wish {
             let triples = Triples {
                 tokenizer: &head.tokenizer,
@@ -114,6 +120,9 @@ impl NativeRender {
         if let Some(end) = delta.end {
             info.num_retractions = end.num_retractions;
             info.e2e_latency = Some(head.started.elapsed().as_secs_f64());
+            info.timings = end
+                .timing
+                .map(|timing| timings(head.started, timing, info.completion_tokens));
             info.finish_reason = Some(finish(end, info.completion_tokens));
         }
         answer
@@ -185,6 +194,34 @@ impl Render for NativeRender {
             all => serde_json::to_vec(all),
         }
     }
+}
+
+fn timings(started: Instant, timing: Timing, completion_tokens: u32) -> Timings {
+    let Timing {
+        stages,
+        first_token,
+        ended,
+    } = timing;
+    let queued = stages.compiled.unwrap_or(stages.received);
+    let now = unix_time();
+    let decoded = first_token.map(|first| (ended - first).as_secs_f64());
+    Timings {
+        request_received_ts: now - started.elapsed().as_secs_f64(),
+        queue_time: stages.admitted.map(|admitted| (admitted - queued).max(0.0)),
+        forward_entry_time: stages.admitted,
+        prefill_finished_time: stages.prefilled,
+        first_token_latency: first_token.map(|first| (first - started).as_secs_f64()),
+        decode_throughput: decoded
+            .filter(|seconds| *seconds > 0.0 && completion_tokens > 1)
+            .map(|seconds| f64::from(completion_tokens - 1) / seconds),
+        response_sent_to_client_ts: now,
+    }
+}
+
+fn unix_time() -> f64 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0.0, |age| age.as_secs_f64())
 }
 
 fn finish(end: End, completion_tokens: u32) -> GenerateFinish {

@@ -1,19 +1,30 @@
 //! Adds up what a call cost, and turns tokens into the texts that logprobs carry.
 
-use smg_api::{TopLogprob, Usage};
+use smg_api::{CachedTokensDetails, TopLogprob, Usage};
+use smg_engine_client::CachedTiers;
 use smg_tokenizer::Tokenizer;
 
 use crate::pipeline::{Counts, Head};
 
 /// Token counts of all answers of a call.
-#[derive(Default)]
-pub struct Tally(Vec<Counts>);
+pub struct Tally {
+    counts: Vec<Counts>,
+    /// Says where cached tokens came from.
+    with_details: bool,
+}
 
 impl Tally {
+    pub fn new(with_details: bool) -> Self {
+        Self {
+            counts: Vec::new(),
+            with_details,
+        }
+    }
+
     /// Takes the newest counts of one answer.
     pub fn set(&mut self, head: &Head, index: usize, counts: Counts) {
-        self.0.resize(head.num_answers(), Counts::default());
-        if let Some(slot) = self.0.get_mut(index) {
+        self.counts.resize(head.num_answers(), Counts::default());
+        if let Some(slot) = self.counts.get_mut(index) {
             *slot = counts;
         }
     }
@@ -25,19 +36,36 @@ impl Tally {
 
     /// A prompt counts once, however many answers it has.
     fn sum(&self, answers_per_prompt: usize) -> Usage {
-        let completion = self.0.iter().map(|counts| counts.completion).sum();
-        let prompts = || self.0.chunks(answers_per_prompt.max(1));
+        let completion = self.counts.iter().map(|counts| counts.completion).sum();
+        let prompts = || self.counts.chunks(answers_per_prompt.max(1));
         let of_prompts = |count: fn(&Counts) -> u32| {
             prompts()
                 .map(|answers| answers.iter().map(count).max().unwrap_or(0))
                 .sum::<u32>()
         };
         // The first answer computed the prompt; the others found it in the cache.
-        let cached = prompts()
-            .filter_map(|answers| answers.first())
-            .map(|counts| counts.cached)
-            .sum();
+        let first = || prompts().filter_map(|answers| answers.first());
+        let cached = first().map(|counts| counts.cached).sum();
+        let tiers = first().filter_map(|counts| counts.tiers).reduce(added);
         Usage::new(of_prompts(|counts| counts.prompt), completion, cached)
+            .with_details(tiers.filter(|_| self.with_details).map(details))
+    }
+}
+
+fn added(one: CachedTiers, other: CachedTiers) -> CachedTiers {
+    CachedTiers {
+        device: one.device + other.device,
+        host: one.host + other.host,
+        storage: one.storage + other.storage,
+    }
+}
+
+/// In the words of the API.
+pub fn details(tiers: CachedTiers) -> CachedTokensDetails {
+    CachedTokensDetails {
+        device: tiers.device,
+        host: tiers.host,
+        storage: tiers.storage,
     }
 }
 
@@ -70,12 +98,36 @@ mod tests {
             prompt,
             completion,
             cached,
+            tiers: Some(CachedTiers {
+                device: cached,
+                ..CachedTiers::default()
+            }),
+        }
+    }
+
+    fn tally(counts: Vec<Counts>) -> Tally {
+        Tally {
+            counts,
+            with_details: false,
         }
     }
 
     #[test]
+    fn tiers_add_up_like_the_tokens_and_are_told_if_wanted() {
+        let mut tally = tally(vec![counts(10, 4, 2), counts(10, 6, 9), counts(7, 1, 3)]);
+        let told = |tally: &Tally| tally.sum(2).prompt_tokens_details.unwrap_or_default();
+        assert_eq!(told(&tally).cached_tokens_details, None);
+        tally.with_details = true;
+        let expected = CachedTokensDetails {
+            device: 5,
+            ..CachedTokensDetails::default()
+        };
+        assert_eq!(told(&tally).cached_tokens_details, Some(expected));
+    }
+
+    #[test]
     fn a_prompt_counts_once_and_its_answers_each() {
-        let tally = Tally(vec![
+        let tally = tally(vec![
             counts(10, 4, 2),
             counts(10, 6, 9),
             counts(7, 1, 0),
@@ -86,7 +138,7 @@ mod tests {
 
     #[test]
     fn answers_that_have_not_begun_do_not_hide_the_prompt() {
-        let tally = Tally(vec![Counts::default(), counts(10, 1, 4)]);
+        let tally = tally(vec![Counts::default(), counts(10, 1, 4)]);
         assert_eq!(tally.sum(2), Usage::new(10, 1, 0));
     }
 }

@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use smg_api::{FinishReason, MatchedStop, Routing, Sampling};
-use smg_engine_client::LogprobRows;
+use smg_engine_client::{CachedTiers, LogprobRows, StageTimes};
 use smg_tokenizer::Tokenizer;
 use tokio::time::Instant;
 
@@ -131,16 +131,29 @@ pub struct Counts {
     pub prompt: u32,
     pub completion: u32,
     pub cached: u32,
+    /// Where `cached` came from, where the worker tells.
+    pub tiers: Option<CachedTiers>,
 }
 
 /// How an answer ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct End {
     pub reason: FinishReason,
     pub matched: Option<MatchedStop>,
     /// Why, with `FinishReason::Abort`.
     pub message: Option<String>,
     pub num_retractions: u32,
+    /// Where the worker measures.
+    pub timing: Option<Timing>,
+}
+
+/// When an answer passed its stages: in the worker by its clock, here by ours.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Timing {
+    pub stages: StageTimes,
+    /// `None`: there was no token.
+    pub first_token: Option<Instant>,
+    pub ended: Instant,
 }
 
 /// All news of one answer together.

@@ -8,13 +8,14 @@ use std::{
 
 use futures::{Stream, StreamExt, stream::SelectAll};
 use smg_api::{FinishReason, MatchedStop};
-use smg_engine_client::{Completion, EngineEvent, LogprobRows, Matched, TokenChunk};
+use smg_engine_client::{Completion, EngineEvent, LogprobRows, Matched, StageTimes, TokenChunk};
 use smg_tokenizer::{IncrementalDecoder, StopMatcher, Tokenizer};
+use tokio::time::Instant;
 
 use super::{
-    call::{Counts, End, Head, Render, TextDelta},
+    call::{Counts, End, Head, Render, TextDelta, Timing},
+    decoding::Decoding,
     dispatch::{LegStream, TokenStreams},
-    prepare::Decoding,
 };
 use crate::{error::Failure, telemetry::Generation};
 
@@ -47,7 +48,12 @@ struct PromptText {
 struct AnswerText {
     decoder: IncrementalDecoder,
     matcher: Option<StopMatcher>,
+    /// Tokens before this one complete no stop, as in the engine.
+    first_watched: u32,
     counts: Counts,
+    first_token: Option<Instant>,
+    /// The worker's, as far as it has told them.
+    times: Option<StageTimes>,
     has_prompt_logprobs: bool,
     ended: bool,
 }
@@ -101,10 +107,13 @@ impl PromptText {
         let answer = |_| AnswerText {
             decoder: tokenizer.decoder(decoding.skip_special_tokens),
             matcher: matchers.next(),
+            first_watched: decoding.first_watched,
             counts: Counts {
                 prompt: num_tokens,
                 ..Counts::default()
             },
+            first_token: None,
+            times: None,
             has_prompt_logprobs: false,
             ended: false,
         };
@@ -193,6 +202,7 @@ impl AnswerText {
             logprobs: chunk.output_logprobs,
             ..TextDelta::default()
         };
+        let before = self.counts.completion;
         let mut num_read = 0;
         let mut matched = None;
         for &id in &chunk.token_ids {
@@ -202,13 +212,19 @@ impl AnswerText {
                 continue;
             }
             let text = self.decoder.push(id)?;
-            matched = self.emit(text, &mut delta.text);
+            let is_watched = before + num_read as u32 >= self.first_watched;
+            matched = self.emit(text, is_watched, &mut delta.text);
             if matched.is_some() {
                 break;
             }
         }
         self.counts.completion += num_read as u32;
         self.counts.cached = chunk.cached_tokens;
+        self.counts.tiers = chunk.cached_tiers.or(self.counts.tiers);
+        self.times = chunk.times.or(self.times);
+        if self.first_token.is_none() && num_read > 0 {
+            self.first_token = Some(Instant::now());
+        }
         if chunk.prompt_tokens > 0 {
             self.counts.prompt = chunk.prompt_tokens;
         }
@@ -220,7 +236,13 @@ impl AnswerText {
                 .logprobs
                 .iter_mut()
                 .for_each(|rows| truncate(rows, num_read));
-            delta.end = Some(End::stop(MatchedStop::Text(text)));
+            delta.end = Some(End {
+                reason: FinishReason::Stop,
+                matched: Some(MatchedStop::Text(text)),
+                message: None,
+                num_retractions: 0,
+                timing: self.timing(),
+            });
         } else if chunk.completion_tokens > 0 {
             self.counts.completion = chunk.completion_tokens;
         }
@@ -231,15 +253,19 @@ impl AnswerText {
     fn read_end(&mut self, completion: Completion) -> TextDelta {
         let mut delta = TextDelta::default();
         let rest = self.decoder.flush();
-        let mut matched = self.emit(rest, &mut delta.text);
-        if let Some(matcher) = &mut self.matcher
+        let is_watched = self.counts.completion >= self.first_watched;
+        let mut matched = self.emit(rest, is_watched, &mut delta.text);
+        if let Some(matcher) = self.matcher.take()
             && matched.is_none()
         {
-            delta.text.push_str(&matcher.flush());
-            matched = matcher.matched().map(str::to_owned);
+            let end = matcher.end();
+            delta.text.push_str(&end.text);
+            matched = end.matched;
         }
         self.counts.completion = self.counts.completion.max(completion.completion_tokens);
         self.counts.cached = self.counts.cached.max(completion.cached_tokens);
+        self.counts.tiers = completion.cached_tiers.or(self.counts.tiers);
+        self.times = completion.times.or(self.times);
         if completion.prompt_tokens > 0 {
             self.counts.prompt = completion.prompt_tokens;
         }
@@ -263,13 +289,23 @@ impl AnswerText {
             matched,
             message,
             num_retractions: completion.num_retractions,
+            timing: self.timing(),
         });
         delta
     }
 
+    /// As of now, when the answer ends.
+    fn timing(&self) -> Option<Timing> {
+        self.times.map(|stages| Timing {
+            stages,
+            first_token: self.first_token,
+            ended: Instant::now(),
+        })
+    }
+
     /// Adds text that is safe to give out; returns the stop that was met.
-    fn emit(&mut self, text: String, out: &mut String) -> Option<String> {
-        let Some(matcher) = &mut self.matcher else {
+    fn emit(&mut self, text: String, is_watched: bool, out: &mut String) -> Option<String> {
+        let Some(matcher) = self.matcher.as_mut().filter(|_| is_watched) else {
             // The common case of one token: its text becomes the delta's without a copy.
             if out.is_empty() {
                 *out = text;
@@ -284,17 +320,6 @@ impl AnswerText {
         let progress = matcher.push(&text);
         out.push_str(&progress.text);
         progress.matched
-    }
-}
-
-impl End {
-    fn stop(matched: MatchedStop) -> Self {
-        Self {
-            reason: FinishReason::Stop,
-            matched: Some(matched),
-            message: None,
-            num_retractions: 0,
-        }
     }
 }
 

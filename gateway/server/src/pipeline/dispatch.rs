@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use super::{
     call::{Head, Render},
-    prepare::{Decoding, PreparedPrompt},
+    decoding::Decoding,
+    prepare::PreparedPrompt,
     route::{self, Choice, Routed},
 };
 use crate::{
@@ -355,6 +356,8 @@ fn aborted(index: u32) -> Completion {
         spec_accepted_tokens: 0,
         spec_draft_tokens: 0,
         output_ids: Vec::new(),
+        cached_tiers: None,
+        times: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The way of a generation: five steps, each taking the type that the last one made.
 
 pub mod call;
+mod decoding;
 mod detokenise;
 mod dispatch;
 mod prepare;
@@ -14,7 +15,7 @@ use axum::response::Response;
 pub use self::{
     call::{
         Answer, CallId, Counts, End, Events, GenerateCall, Head, Input, LogprobWish, PromptCall, Render,
-        TextDelta,
+        TextDelta, Timing,
     },
     prepare::{BLOCKING_BYTES, render_chat},
 };

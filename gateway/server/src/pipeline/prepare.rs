@@ -7,9 +7,12 @@ use smg_api::{
     ApiError, Routing, Sampling, SessionParams, clip, limits::MAX_PROMPT_LOGPROBS, sampling::check_token_id,
 };
 use smg_engine_client::{GenerateSpec, ModelInfo};
-use smg_tokenizer::{RenderInput, StopMatcher, Tokenizer};
+use smg_tokenizer::{RenderInput, Tokenizer};
 
-use super::call::{CallId, GenerateCall, Head, Input, PromptCall, PromptHead, Render};
+use super::{
+    call::{CallId, GenerateCall, Head, Input, PromptCall, PromptHead, Render},
+    decoding::Decoding,
+};
 use crate::{
     admin::adapters,
     context::Context,
@@ -40,16 +43,6 @@ pub struct PreparedPrompt {
     pub is_rid: bool,
     /// The session that it continues: only the worker that keeps it can serve it.
     pub session: Option<SessionUse>,
-}
-
-/// How the answer's ids become text.
-#[derive(Default)]
-pub struct Decoding {
-    pub skip_special_tokens: bool,
-    /// Ids that end an answer and are no part of its text. Sorted.
-    pub stop_ids: Vec<u32>,
-    /// One for each answer; none where there are no stops.
-    pub matchers: Vec<StopMatcher>,
 }
 
 /// A prompt's ids, and its text where it is repeated.
@@ -361,8 +354,8 @@ fn prompt(
             let message = format!("Duplicate request ID detected: {}", clip(&wish.id.value));
             ApiError::bad_request("rid", message).with_code("duplicate_request_id")
         })?;
-    let decoding = decoding(&wish.sampling, served)?;
     let remaining = remaining(ids.len(), &served.info);
+    let decoding = Decoding::new(&wish.sampling, served, limit(&wish.sampling, remaining))?;
     let session = match &wish.routing.session {
         Some(params) => Some(cx.fleet.use_session(&params.id, &served.model)?),
         None => None,
@@ -411,38 +404,13 @@ fn remaining(num_tokens: usize, info: &ModelInfo) -> Option<u32> {
     (context > 0).then(|| u32::try_from(context.saturating_sub(num_tokens)).unwrap_or(u32::MAX))
 }
 
-fn decoding(sampling: &Sampling, served: &Served) -> Result<Decoding, Failure> {
-    let mut stop_ids = Vec::new();
-    // `no_stop_trim` keeps what ended the answer; `ignore_eos` lets nothing end it.
-    if !sampling.ignore_eos && !sampling.no_stop_trim {
-        stop_ids.extend_from_slice(&sampling.stop_token_ids);
-        stop_ids.extend_from_slice(served.tokenizer.eos_token_ids());
-        stop_ids.extend_from_slice(&served.info.eos_token_ids);
-        stop_ids.sort_unstable();
-    }
-    let has_stops = !sampling.stop.is_empty() || !sampling.stop_regex.is_empty();
-    let num_matchers = if has_stops { sampling.n } else { 0 };
-    let matcher = |_| {
-        StopMatcher::new(
-            sampling.stop.clone(),
-            sampling.stop_regex.clone(),
-            sampling.no_stop_trim,
-        )
-    };
-    let matchers = (0..num_matchers).map(matcher).collect::<Result<_, _>>()?;
-    Ok(Decoding {
-        skip_special_tokens: sampling.skip_special_tokens,
-        stop_ids,
-        matchers,
-    })
-}
-
-/// Where the client named no limit: the endpoint's, or less when the context leaves less.
-fn default_limit(wish: &Sampling, remaining: Option<u32>) -> Option<u32> {
-    match (wish.default_max_new_tokens, remaining) {
-        (Some(default), Some(remaining)) => Some(default.min(remaining)),
-        (default, remaining) => default.or(remaining),
-    }
+/// The client's limit; where it named none the endpoint's, or less when the context leaves less.
+fn limit(wish: &Sampling, remaining: Option<u32>) -> Option<u32> {
+    wish.max_new_tokens
+        .or(match (wish.default_max_new_tokens, remaining) {
+            (Some(default), Some(remaining)) => Some(default.min(remaining)),
+            (default, remaining) => default.or(remaining),
+        })
 }
 
 fn constraint(wish: smg_api::Constraint) -> smg_engine_client::Constraint {
@@ -480,7 +448,7 @@ fn sampling(wish: Sampling, info: &ModelInfo, remaining: Option<u32>) -> smg_eng
         frequency_penalty: number(wish.frequency_penalty, "frequency_penalty", 0.0),
         presence_penalty: number(wish.presence_penalty, "presence_penalty", 0.0),
         repetition_penalty: number(wish.repetition_penalty, "repetition_penalty", 1.0),
-        max_new_tokens: wish.max_new_tokens.or(default_limit(&wish, remaining)),
+        max_new_tokens: limit(&wish, remaining),
         min_new_tokens: wish.min_new_tokens,
         stop: wish.stop,
         stop_token_ids: wish.stop_token_ids,

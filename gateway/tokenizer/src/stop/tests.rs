@@ -16,8 +16,8 @@ fn run(mut matcher: StopMatcher, pieces: &[&str]) -> (String, Option<String>) {
     for piece in pieces {
         text.push_str(&matcher.push(piece).text);
     }
-    text.push_str(&matcher.flush());
-    (text, matcher.matched().map(str::to_owned))
+    let end = matcher.end();
+    (text + &end.text, end.matched)
 }
 
 /// Every cut of the text into two and three pieces, and into single characters, gives what one piece gives.
@@ -196,7 +196,7 @@ fn only_text_that_may_begin_a_stop_is_held() {
     };
     assert_eq!(matcher.push("> more"), end);
     assert_eq!(matcher.push("and more"), end);
-    assert_eq!(matcher.flush(), "");
+    assert_eq!(matcher.end(), end);
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn without_stops_text_passes_at_once() {
             matched: None
         }
     );
-    assert_eq!(matcher.flush(), "");
+    assert_eq!(matcher.end(), StopProgress::default());
 }
 
 #[test]

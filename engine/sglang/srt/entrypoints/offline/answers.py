@@ -4,7 +4,13 @@ import math
 import time
 from typing import Any
 
-from sglang.srt.core.messages import FinishReason, LogprobRows, RequestOutput, TopRow
+from sglang.srt.core.messages import (
+    FinishReason,
+    LogprobRows,
+    RequestOutput,
+    RequestTimes,
+    TopRow,
+)
 from sglang.srt.core.sampling_params import SamplingParams
 from sglang.srt.entrypoints.offline.requests import PromptRequest, ServedModel
 
@@ -28,7 +34,6 @@ class AnswerText:
             self._unread = frozenset(token_id for ids in ends for token_id in ids)
         self._first_watched = params.min_new_tokens
         self._num_read = 0
-        self._num_held = 0  # characters that may belong to a stop string
         self.text = ""
         self.matched: str | None = None
 
@@ -43,10 +48,8 @@ class AnswerText:
         self._add(self._decoder.flush())
         if self._matcher is None or self.matched is not None:
             return
-        rest = self._matcher.flush()
-        self.text += rest
-        if len(rest) < self._num_held:  # a regex that looks at the end has cut it
-            self.matched = self._matcher.push("").matched
+        self.text += self._matcher.flush()
+        self.matched = self._matcher.matched
 
     def _add(self, text: str) -> None:
         # As the scheduler does, which does not look for stops in the first `min_new_tokens`.
@@ -55,7 +58,6 @@ class AnswerText:
         elif self.matched is None:
             progress = self._matcher.push(text)
             self.text += progress.text
-            self._num_held += len(text) - len(progress.text)
             self.matched = progress.matched
 
 
@@ -99,6 +101,8 @@ class NativeAnswer:
         info["prompt_tokens"] = output.prompt_tokens
         info["completion_tokens"] = output.completion_tokens
         info["cached_tokens"] = output.cached_tokens
+        if output.cached_tokens_details is not None:
+            info["cached_tokens_details"] = output.cached_tokens_details
         info["num_retractions"] = output.num_retractions
         if self._wish.return_logprob:
             self._told_prompt = output.input_logprobs is not None
@@ -110,6 +114,8 @@ class NativeAnswer:
             self._finish = output.finish
             info["finish_reason"] = self._finish_reason(output.finish)
             info["e2e_latency"] = time.monotonic() - self._arrival
+            if self._model.tells_times and output.times is not None:
+                info |= timings(output.times, self._arrival, output.completion_tokens)
 
     def body(self) -> Json:
         return {"text": self._text.text, "output_ids": self._ids, "meta_info": self._info}
@@ -175,3 +181,23 @@ def finite_logprob(logprob: float) -> float:
     if math.isnan(logprob):
         return IMPOSSIBLE_LOGPROB
     return min(max(logprob, IMPOSSIBLE_LOGPROB), 0.0)
+
+
+def timings(times: RequestTimes, arrival: float, completion_tokens: int) -> Json:
+    """When an answer that is told now passed its stages. Moments are in seconds since the epoch;
+    what was not reached is missing.
+    """
+    now, start = time.time(), time.time() - time.monotonic()
+    told = {"request_received_ts": start + arrival, "response_sent_to_client_ts": now}
+    if times.admissions:
+        queued = times.received if times.compiled is None else times.compiled
+        told["queue_time"] = times.admissions[0] - queued
+        told["forward_entry_time"] = start + times.admissions[0]
+    if times.prefilled is None:
+        return told
+    told["prefill_finished_time"] = start + times.prefilled
+    if completion_tokens:
+        told["first_token_latency"] = times.prefilled - arrival
+    if completion_tokens > 1 and times.finished > times.prefilled:
+        told["decode_throughput"] = (completion_tokens - 1) / (times.finished - times.prefilled)
+    return told

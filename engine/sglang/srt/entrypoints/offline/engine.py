@@ -243,4 +243,7 @@ async def _served_model(worker: OfflineWorker) -> ServedModel:
     card = worker.service.ready.model
     defaults = worker.service.model_info()["default_sampling_params_json"]
     tokenizer = await asyncio.to_thread(Tokenizer, card.tokenizer_folder)
-    return ServedModel(card, tokenizer, json.loads(defaults), worker.service.args.weight_version)
+    args = worker.service.args
+    return ServedModel(
+        card, tokenizer, json.loads(defaults), args.weight_version, args.enable_metrics
+    )

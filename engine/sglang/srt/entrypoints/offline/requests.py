@@ -53,6 +53,7 @@ class ServedModel:
     tokenizer: Any  # sglang_router.text.Tokenizer
     default_sampling: Mapping[str, Any]
     weight_version: str
+    tells_times: bool = False  # answers say when they passed their stages
 
     def ids_of(self, prompt: str | Sequence[int]) -> list[int]:
         return list(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)

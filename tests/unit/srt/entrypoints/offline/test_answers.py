@@ -1,10 +1,18 @@
 """The scheduler's news as answers of `/generate`: text, stops, logprobs, events."""
 
+import dataclasses
+import time
 from typing import Any
 
 import pytest
 
-from sglang.srt.core.messages import FinishReason, LogprobRows, RequestOutput, TopRow
+from sglang.srt.core.messages import (
+    FinishReason,
+    LogprobRows,
+    RequestOutput,
+    RequestTimes,
+    TopRow,
+)
 from sglang.srt.entrypoints.offline.answers import IMPOSSIBLE_LOGPROB, NativeAnswer, finite_logprob
 from sglang.srt.entrypoints.offline.requests import generate_request
 from tests.unit.srt.entrypoints.offline.models import EOS, ids_of, served
@@ -52,6 +60,32 @@ def test_whole_answer_has_the_native_keys() -> None:
         "reasoning_tokens": 0,
         "dp_rank": None,
     }
+
+
+def test_tiers_of_the_cache_are_told() -> None:
+    answer = answer_to("ab")
+    origin = {"device": 0, "host": 1, "storage": 0}
+    answer.take(news(ids_of("x"), 1, cached_tokens_details=origin))
+    assert answer.event(None)["meta_info"]["cached_tokens_details"] == origin
+
+
+def test_times_are_told_where_they_are_measured() -> None:
+    measuring = dataclasses.replace(served(), tells_times=True)
+    request = generate_request(measuring, {"prompt": "ab", "input_ids": None}, None, {})
+    answer, now = NativeAnswer(request.prompts[0], 0, measuring), time.monotonic()
+    times = RequestTimes(
+        received=now, compiled=now + 1, admissions=[now + 3, now + 9], prefilled=now + 4,
+        finished=now + 6,
+    )  # fmt: skip
+    answer.take(news(ids_of("abc"), 3, "length", times=times))
+    meta = answer.body()["meta_info"]
+    assert (meta["queue_time"], meta["decode_throughput"]) == pytest.approx((2, 1))
+    assert meta["first_token_latency"] == pytest.approx(4, abs=0.1)
+    assert meta["prefill_finished_time"] - meta["forward_entry_time"] == pytest.approx(1, abs=1e-3)
+    assert meta["request_received_ts"] <= meta["response_sent_to_client_ts"] <= time.time()
+    answer = NativeAnswer(request.prompts[0], 0, measuring)
+    answer.take(news([], 0, "length", times=RequestTimes(received=now, finished=now + 1)))
+    assert "queue_time" not in answer.body()["meta_info"]  # it never left the queue
 
 
 def test_token_that_ends_the_answer_is_no_text() -> None:
