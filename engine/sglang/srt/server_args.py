@@ -126,7 +126,7 @@ class ServerArgs(
         check_hicache(self, self)
         check_events(self, disable_radix_cache=self.disable_radix_cache)
         check_scheduling(self, self.page_size)
-        check_lora(self, self.speculative_algorithm)
+        check_lora(self, self.served_model_name or "", self.speculative_algorithm)
         check_attention(self, self.device or "")
         check_sampling(
             self,

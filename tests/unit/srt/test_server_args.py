@@ -101,6 +101,7 @@ def test_default_chunk_is_whole_pages() -> None:
         (["--lora-backend", "triton"], ("--lora-backend", "computed by torch")),
         (["--enable-lora"], ("--enable-lora", "--max-lora-rank", "--lora-target-modules")),
         (["--lora-paths", "a=x", "a=y"], ("--lora-paths", "'a' is given twice")),
+        (["--lora-paths", "a", "--served-model-name", "m:1"], ("--served-model-name", "'m:1'")),
         (["--lora-paths", "=x"], ("--lora-paths", "NAME=PATH")),
         (["--lora-paths", '{"lora_name": "a", "path": "x"}'], ("unknown key 'path'",)),
         (["--lora-paths", "a", "--lora-target-modules", "w"], ("q_proj", "'w'")),

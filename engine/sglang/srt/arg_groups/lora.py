@@ -84,10 +84,15 @@ def fill_lora(args: LoRAArgs) -> None:
         args.enable_lora = True
 
 
-def check_lora(args: LoRAArgs, speculative_algorithm: str | None) -> None:
+def check_lora(args: LoRAArgs, served_model_name: str, speculative_algorithm: str | None) -> None:
     """ValueError where the options of adapters contradict each other, or others."""
     if not args.enable_lora:
         return
+    if ":" in served_model_name:
+        raise ValueError(
+            f"--served-model-name must not contain a colon beside adapters, which requests name as "
+            f"MODEL:ADAPTER; got {served_model_name!r}"
+        )
     paths = lora_paths_of(args)
     targets = args.lora_target_modules
     if not paths and (args.max_lora_rank is None or not targets):

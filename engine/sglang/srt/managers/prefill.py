@@ -1,7 +1,8 @@
 """Plans prefill batches: which prompts, or which chunk of one, the next step computes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 
 from sglang.srt.core.batch import ScheduleBatch
 from sglang.srt.core.config import ScheduleConfig
@@ -95,7 +96,7 @@ class PrefillPlanner:
         config: ScheduleConfig,
         memory: RequestMemory,
         policy: SchedulePolicy,
-        fits_beside: Callable[[Req, list[Req]], bool] = lambda req, others: True,
+        fits_beside: Callable[[Req, Iterable[Req]], bool] = lambda req, others: True,
     ) -> None:
         """`fits_beside` tells whether one pass can compute a request with others."""
         self._fits_beside = fits_beside
@@ -167,7 +168,8 @@ class PrefillPlanner:
             if len(draft.reqs) >= limit:
                 self.blocked = req
                 return
-            if self._memory.is_prefetching(req) or not self._fits_beside(req, running + draft.reqs):
+            others = chain(running, draft.reqs)
+            if self._memory.is_prefetching(req) or not self._fits_beside(req, others):
                 continue
             self._attach_prefix(req, draft.budget)
             waits = self._gains_by_waiting(req, computed + draft.reqs, drafted)

@@ -64,14 +64,14 @@ def test_a_json_object_on_the_command_line_is_one_entry() -> None:
 )
 def test_contradictions_are_refused(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
-        check_lora(filled(**options), None)
+        check_lora(filled(**options), "m", None)
 
 
 @pytest.mark.parametrize(("algorithm", "fits"), [(None, True), ("NGRAM", True), ("EAGLE", False)])
 def test_only_one_kind_of_speculation_goes_with_adapters(algorithm: str | None, fits: bool) -> None:
     args = filled(lora_paths=["a"])
     if fits:
-        check_lora(args, algorithm)
+        check_lora(args, "m", algorithm)
     else:
         with pytest.raises(ValueError, match="EAGLE"):
-            check_lora(args, algorithm)
+            check_lora(args, "m", algorithm)
