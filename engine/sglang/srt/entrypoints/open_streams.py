@@ -1,6 +1,7 @@
 """Which requests are under way, and where the news of their answers go."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from sglang.srt.core.messages import RequestOutput
@@ -18,6 +19,7 @@ class OpenStreams:
     def __init__(self) -> None:
         self._streams: dict[str, OutputStream] = {}  # by the rid of each answer
         self._groups: dict[str, tuple[str, ...]] = {}  # request id → rids of its answers
+        self._abandoned: Counter[str] = Counter()  # answers by rid whose end is still to come
         self.num_unfinished = 0  # answers
         self.idle = asyncio.Event()  # set while no request is open
         self.idle.set()
@@ -41,13 +43,17 @@ class OpenStreams:
         return stream
 
     def close(self, request_id: str, stream: OutputStream) -> list[str]:
-        """Returns the answers that nobody waits for any more though they are not finished."""
+        """Returns the answers that nobody waits for any more though they are not finished.
+
+        What the scheduler says of them until their end is for nobody, whoever takes the id next.
+        """
         for rid in stream.rids:
             self._streams.pop(rid, None)
         self._groups.pop(request_id, None)
         self.num_unfinished -= len(stream.unfinished)
         if not self._groups:
             self.idle.set()
+        self._abandoned.update(stream.unfinished)
         return [rid for rid in stream.rids if rid in stream.unfinished]
 
     def answers_of(self, name: str) -> list[str]:
@@ -55,9 +61,13 @@ class OpenStreams:
         return list(self._groups.get(name, (name,) if name in self._streams else ()))
 
     def deliver(self, output: RequestOutput) -> None:
+        if output.rid in self._abandoned:
+            if output.finish is not None:
+                self._abandoned -= Counter((output.rid,))
+            return
         stream = self._streams.get(output.rid)
         if stream is None:
-            return  # nobody waits any more, the abort is under way
+            return  # the warm-up's
         before = len(stream.unfinished)
         stream.put(output)
         self.num_unfinished -= before - len(stream.unfinished)
