@@ -88,8 +88,8 @@ class LiveRequests:
         """
         late = [(req, EXPIRED) for req in self if req.deadline is not None and now >= req.deadline]
         if waiting_timeout is not None:
-            for req in (*self._waiting, *self._grammars.grammar_queue):
-                if now - req.times.received >= waiting_timeout and not req.num_retractions:
+            for req in self._not_begun():
+                if now - req.times.received >= waiting_timeout:
                     late.append((req, waited_too_long(waiting_timeout)))
         return late
 
@@ -97,9 +97,7 @@ class LiveRequests:
         """The first moment at which `late` may find one; None: never."""
         moments = [req.deadline for req in self if req.deadline is not None]
         if waiting_timeout is not None:
-            moments += [
-                req.times.received + waiting_timeout for req in self if not req.num_retractions
-            ]
+            moments += [req.times.received + waiting_timeout for req in self._not_begun()]
         return min(moments, default=None)
 
     def holders(self) -> list[Req]:
@@ -115,10 +113,19 @@ class LiveRequests:
         """In the queue, or parked before it."""
         return len(self._waiting) + len(self._grammars)
 
-    def has_room_for(self, req: Req) -> bool:
-        """Whether it may wait here, and be compiled for."""
-        queue_has_room = self._waiting.has_room_beside(len(self._grammars))
-        return queue_has_room and self._grammars.can_take(req.sampling_params)
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may wait here."""
+        return self._waiting.has_room_beside(len(self._grammars))
+
+    def can_compile_for(self, req: Req) -> bool:
+        """Whether its constraint may be compiled beside those that are."""
+        return self._grammars.can_take(req.sampling_params)
+
+    def _not_begun(self) -> list[Req]:
+        """Those that wait for their first pass."""
+        waiting = (*self._waiting, *self._grammars.grammar_queue)
+        return [req for req in waiting if not req.num_retractions]
 
     def _queue(self, req: Req) -> None:
         req.state = RequestState.WAITING

@@ -140,6 +140,8 @@ class PrefillPlanner:
         req, self.chunked = self.chunked, None
         self._memory.release(req)
         self._memory.look_up(req)
+        req.num_retractions += 1
+        req.input_logprobs = None  # its prompt is computed anew
         req.state = RequestState.WAITING
         return [req]
 

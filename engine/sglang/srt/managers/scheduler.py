@@ -282,13 +282,17 @@ class Scheduler:
         self.stats.received(request)
         self._rested = False
         try:
+            if self.stopped:
+                raise Refused(str(SHUTTING_DOWN.message), status_code=503)
             if request.rid in self.live:
                 raise Refused(f"Duplicate request ID detected: {request.rid}")
             self.adapter_room.check(request)
             whole, turn = self.sessions.extended(request)
             req = admit(whole, self.limits, self.config.priority)
             self.stop_rules.prepare(req)
-            if not self.live.has_room_for(req):
+            if not self.live.can_compile_for(req):
+                raise Refused(QUEUE_FULL, status_code=503)
+            if not self.live.has_room:
                 if (less_urgent := self.priorities.displaced_by(req, self.waiting)) is None:
                     raise Refused(QUEUE_FULL, status_code=503)
                 self._abort(less_urgent, DISPLACED)

@@ -5,6 +5,8 @@ from concurrent.futures import Future
 import pytest
 
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, BaseGrammarObject
+from sglang.srt.constrained.grammar_manager import MAX_COMPILING
+from sglang.srt.core.config import PriorityConfig
 from sglang.srt.core.messages import AbortInput, ControlInput, FinishReason
 from tests.unit.srt.managers.engine import Engine, generate, prompt_of, reference
 
@@ -44,6 +46,13 @@ class Backend(BaseGrammarBackend):
     def compile_grammar(self, key_type: str, key_string: str) -> BaseGrammarObject:
         length, _, fails_at = key_string.partition("!")
         return CountingGrammar(int(length), int(fails_at) if fails_at else None)
+
+
+class NeverReady(BaseGrammarBackend):
+    """Compiles for ever."""
+
+    def get_cached_or_future_value(self, key, require_reasoning):  # type: ignore[no-untyped-def]
+        return Future(), False
 
 
 @pytest.fixture
@@ -152,3 +161,16 @@ def test_a_retracted_request_keeps_its_place_in_the_grammar(backend: Backend) ->
     answers = engine.run(*(generate(r, p, 24, regex="20") for r, p in prompts.items()))
     assert sum(answer.last.num_retractions for answer in answers.values()) > 0
     assert all(answers[r].token_ids == reference(p, 20) for r, p in prompts.items())
+
+
+def test_nobody_leaves_the_queue_for_one_that_cannot_be_compiled_for() -> None:
+    engine = Engine(
+        grammar_backend=NeverReady(), max_running_requests=1, priority=PriorityConfig(enabled=True)
+    )
+    engine.send(generate("runs", prompt_of(9), 30), generate("waits", prompt_of(9, 1), 3))
+    engine.step()
+    urgent = range(MAX_COMPILING + 1)
+    engine.send(*(generate(f"u{i}", prompt_of(5), 3, regex=f"{i}", priority=50) for i in urgent))
+    assert "waits" in engine.scheduler.live
+    finish = engine.outbox.answers[f"u{MAX_COMPILING}"].finish if engine.step() else None
+    assert finish is not None and finish.status_code == 503

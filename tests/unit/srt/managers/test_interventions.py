@@ -111,6 +111,14 @@ def test_shutdown_answers_everybody_and_stops() -> None:
     assert aborted(engine, "a") and aborted(engine, "b")
 
 
+def test_request_after_the_shutdown_is_refused() -> None:
+    engine = Engine()
+    engine.send(ShutdownInput(), generate("late", prompt_of(9), 3))
+    assert not engine.step()
+    finish = engine.outbox.answers["late"].finish
+    assert finish is not None and finish.status_code == 503
+
+
 # ------------------------------------------------------------------ control
 
 

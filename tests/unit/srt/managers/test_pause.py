@@ -115,3 +115,31 @@ def test_request_that_waited_too_long_ends_with_503() -> None:
     assert finish is not None and finish.status_code == 503
     assert "request waiting timeout" in str(finish.message)
     assert answers["runs"].token_ids == reference(prompt_of(10), 50)
+
+
+def test_a_prompt_in_chunks_that_is_retracted_is_computed_anew() -> None:
+    engine = Engine(chunked_prefill_size=16)
+    prompt = prompt_of(100)
+    engine.send(generate("a", prompt, 3, return_logprob=True, logprob_start_len=0))
+    for _ in range(3):
+        engine.step()
+    control(engine, "pause_generation", mode="retract")
+    control(engine, "continue_generation")
+    answer = engine.run()["a"]
+    (rows,) = [each.input_logprobs for each in answer.outputs if each.input_logprobs is not None]
+    assert rows.token_ids == prompt
+    assert answer.token_ids == reference(prompt, 3)
+    # Its own chunks are no hit in the cache.
+    assert (answer.last.num_retractions, answer.last.cached_tokens) == (1, 0)
+
+
+def test_a_request_held_in_place_is_not_looked_at_again_and_again() -> None:
+    engine = Engine(waiting_timeout=10.0)
+    engine.send(generate("runs", prompt_of(100), 30))
+    for _ in range(3):
+        engine.step()
+    control(engine, "pause_generation", mode="in_place")
+    engine.now = 11.0
+    engine.step()
+    assert "runs" in engine.scheduler.live
+    assert engine.scheduler.wait is None
