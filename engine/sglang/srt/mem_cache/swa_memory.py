@@ -157,8 +157,9 @@ class SWATokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
 
     def trim(self, reqs: list[Req], table: ReqToTokenPool) -> None:
         for req in reqs:
-            # The next token attends to itself and to `window_len - 1` before it.
-            out = req.kv_committed_len - self._window_len + 1
+            # A token attends to itself and to `window_len - 1` before it. A pass under way still
+            # reads what its first one does: a place given up now may be written to before that.
+            out = req.kv_valid_len - self._window_len + 1
             end = out // self.page_size * self.page_size
             if end - req.window_start >= LEAST_TRIMMED:
                 self.free_swa(table.slots(req, req.window_start, end))

@@ -95,11 +95,13 @@ class Sampler:
             if len(req.output_ids) < req.sampling_params.min_new_tokens:
                 ends = [*req.eos_token_ids, *req.sampling_params.stop_token_ids]
                 logits[row, ends] = -torch.inf
-        processed_rows = [row for row in params.processed_rows if is_final[row]]
+        # An answer may have ended when the step after it was under way: its token is for nobody.
+        is_open = [is_final[row] and not req.finished for row, req in enumerate(reqs)]
+        processed_rows = [row for row in params.processed_rows if is_open[row]]
         if processed_rows:
             process_logits(logits, processed_rows, [reqs[row] for row in processed_rows])
         # Last, so that nothing allows what a constraint forbids.
-        grammar_rows = [row for row, req in enumerate(reqs) if req.grammar and is_final[row]]
+        grammar_rows = [row for row, req in enumerate(reqs) if req.grammar and is_open[row]]
         if grammar_rows:
             mask_by_grammar(logits, grammar_rows, [reqs[row] for row in grammar_rows])
 

@@ -99,6 +99,20 @@ def test_place_that_was_given_up_is_still_found_by_a_pass_under_way() -> None:
     assert torch.equal(pool.translate_loc_from_full_to_swa(slots), before)
 
 
+@pytest.mark.parametrize("num_pending", [1, 5])
+def test_what_a_pass_under_way_reads_is_not_given_up(num_pending: int) -> None:
+    built = memory()
+    allocator, _ = parts(built)
+    req = grown(built, 32 + WINDOW - 1)
+    req.kv_pending_len = num_pending
+    allocator.trim([req], built.req_to_token_pool)
+    assert req.window_start <= req.kv_valid_len - WINDOW + 1
+    req.kv_pending_len = 0
+    allocator.trim([req], built.req_to_token_pool)
+    assert req.window_start == 32
+    allocator.check_window([req])
+
+
 def test_state_can_be_restored() -> None:
     allocator, _ = parts(memory(page_size=4))
     slots = allocator.alloc(16)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from sglang.srt.core.messages import FinishReason
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
 from sglang.srt.sampling.sampler import Sampler
@@ -245,3 +246,12 @@ def test_a_row_of_which_nothing_is_left_gets_no_token() -> None:
         torch.full((1, VOCAB), -torch.inf), [make_req([1])], [1], [True]
     )
     assert ids == [-1]
+
+
+def test_the_grammar_of_an_answer_that_ended_is_asked_no_more() -> None:
+    ended, open_ = make_req([3], grammar=EvenTokens("fill")), make_req([3], grammar=EvenTokens())
+    ended.finished_reason = FinishReason(type="stop")
+    rows = torch.linspace(-2, 2, VOCAB).repeat(2, 1)
+    ids, _ = Sampler(VOCAB, CPU, 0).sample(rows, [ended, open_], [1, 1], [True, True])
+    assert ids[1] == 14
+    assert ended.to_finish is None
