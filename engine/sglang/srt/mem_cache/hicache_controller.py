@@ -93,6 +93,11 @@ class Prefetch:
     def num_tokens(self) -> int:
         return len(self.key) - self.start
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the reader is through with it."""
+        return self.ended and self.num_found is not None
+
     def num_slots_left(self, page_size: int) -> int:
         """Of its room, what the tree has not got."""
         num_slots = 0 if self.host_slots is None else len(self.host_slots)

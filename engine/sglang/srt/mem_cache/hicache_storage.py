@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import os
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +46,7 @@ class HiCacheStorageConfig:
 class HiCacheStorageExtraInfo:
     """What a backend may want to know beside the keys."""
 
-    prefix_keys: list[str] | None = None  # pages before the first key
+    prefix_keys: list[str] | None = None  # pages before the first key that the caller knows
     extra_info: dict[str, Any] | None = None
 
 
@@ -258,6 +259,9 @@ class HiCacheFile(HiCacheStorage):
         self.folder = variable.get() if variable.is_set() else given
         self.suffix = _suffix(self.storage_config)
         self._temporary = (f".{self.suffix}.{os.getpid()}.{n}.tmp" for n in count())
+        # Keys are hashes; a key with more before the suffix belongs to a model with a longer name.
+        self._page_name = re.compile(f"[^_]+{re.escape(self.suffix)}\\.bin")
+        self._temporary_name = re.compile(f"\\.{re.escape(self.suffix)}\\.\\d+\\.\\d+\\.tmp")
         self._bad: set[str] = set()
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -346,7 +350,7 @@ class HiCacheFile(HiCacheStorage):
     def clear(self) -> bool:
         """Deletes the pages of this model and rank, and what interrupted writes have left."""
         try:
-            for path in self._own_files():
+            for path in self._files(self._page_name, self._temporary_name):
                 path.unlink(missing_ok=True)
         except OSError as error:
             logger.warning("stored pages of KV cannot be deleted: %s", error)
@@ -355,14 +359,12 @@ class HiCacheFile(HiCacheStorage):
         return True
 
     def get_stats(self) -> dict[str, Any]:
-        sizes = [path.stat().st_size for path in self._own_files()]
+        sizes = [path.stat().st_size for path in self._files(self._page_name)]
         return {"folder": str(self.folder), "num_pages": len(sizes), "num_bytes": sum(sizes)}
 
-    def _own_files(self) -> Iterator[Path]:
+    def _files(self, *names: re.Pattern[str]) -> Iterator[Path]:
         for path in list(self.folder.iterdir()):
-            is_page = path.name.endswith(f"{self.suffix}.bin")
-            is_leftover = path.name.startswith(f".{self.suffix}.") and path.suffix == ".tmp"
-            if is_page or is_leftover:
+            if any(name.fullmatch(path.name) for name in names):
                 yield path
 
     def _digest(self, key: str, body: "bytes | memoryview") -> bytes:

@@ -232,7 +232,13 @@ class HiRadixCache(HostTreeCache, HostTier):
 
     def clear_storage_backend(self) -> bool:
         """Forgets what is stored. False if there is no backend, or it cannot."""
-        return self.controller is not None and self.controller.storage.clear()
+        if self.controller is None:
+            return False
+        try:
+            return self.controller.storage.clear()
+        except Exception:
+            logger.exception("the storage backend %r cannot be cleared", self._backend_name)
+            return False
 
     def storage_status(self) -> dict[str, Any]:
         """What is attached and how it does, for people and programs."""
@@ -250,9 +256,16 @@ class HiRadixCache(HostTreeCache, HostTier):
                 "num_stored_pages": controller.counts.num_stored,
                 "num_not_stored_pages": controller.counts.num_not_stored,
                 "num_pending_pages": controller.num_pending_pages,
-                "storage": controller.storage.get_stats(),
+                "storage": self._storage_stats(controller),
             }
         return status
+
+    def _storage_stats(self, controller: HiCacheController) -> dict[str, Any]:
+        try:
+            return controller.storage.get_stats()
+        except Exception as error:
+            logger.exception("the storage backend %r has no numbers", self._backend_name)
+            return {"error": f"{type(error).__name__}: {error}"}
 
     # ---------------------------------------------------------------- check, end
 

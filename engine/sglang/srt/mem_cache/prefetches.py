@@ -19,7 +19,7 @@ class Prefetches:
         self._tree = tree
         self._clock = clock
         self._by_rid: dict[str, Prefetch] = {}
-        self._stopping: list[Prefetch] = []  # the reader may fill their pages still
+        self._stopping: list[Prefetch] = []  # which the reader has still
 
     def begin(
         self,
@@ -36,8 +36,7 @@ class Prefetches:
         self.end(rid)
         tree = self._tree
         length = whole_pages(len(tokens), tree.page_size)
-        on_its_way = sum(op.num_tokens for op in self._by_rid.values() if not op.ended)
-        if length < self._least or on_its_way + length > tree.host_pool.size:
+        if length < self._least or self._num_asked(controller) + length > tree.host_pool.size:
             return
         if last_hash is None and node is not tree.root_node:
             last_hash = hash_node(node, tree.page_size)[-1]
@@ -88,7 +87,7 @@ class Prefetches:
         """
         for op in self._by_rid.values():
             self._advance(op)
-        for op in [op for op in self._stopping if op.ended]:
+        for op in [op for op in self._stopping if op.is_done]:
             self._stopping.remove(op)
             self._drop_rest(op)
 
@@ -108,6 +107,11 @@ class Prefetches:
     @property
     def _least(self) -> int:
         return max(self.rules.threshold, 1)
+
+    def _num_asked(self, controller: HiCacheController) -> int:
+        """Tokens that this storage has not answered for yet, whether somebody waits or not."""
+        ops = {*self._by_rid.values(), *self._stopping}
+        return sum(op.num_tokens for op in ops if op.controller is controller and not op.is_done)
 
     def _advance(self, op: Prefetch) -> None:
         """Makes room for what storage has of the request, once that is known."""
@@ -139,7 +143,7 @@ class Prefetches:
         op.stopped = True
         if op.host_slots is None:
             op.ended = True
-        if op.ended:
+        if op.is_done:
             self._drop_rest(op)
         else:
             self._stopping.append(op)

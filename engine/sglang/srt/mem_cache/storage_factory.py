@@ -41,19 +41,27 @@ class StorageBackendFactory:
         try:
             factory = HICACHE_STORAGE_BACKENDS[backend_name]
             storage = factory(storage_config, settings)
-        except (ImportError, AttributeError, TypeError) as error:
-            raise ValueError(
-                f"The storage backend {backend_name!r} cannot be made: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        except ValueError:
+            raise
+        except Exception as error:
+            raise _cannot_be_made(backend_name, error) from error
         if not isinstance(storage, HiCacheStorage):
             raise ValueError(
                 f"The storage backend {backend_name!r} is a {type(storage).__name__}; it must be "
                 "a subclass of sglang.srt.mem_cache.hicache_storage.HiCacheStorage"
             )
-        storage.register_mem_pool_host(mem_pool_host)
-        storage.attach()
+        try:
+            storage.register_mem_pool_host(mem_pool_host)
+            storage.attach()
+        except Exception as error:
+            raise _cannot_be_made(backend_name, error) from error
         return storage
+
+
+def _cannot_be_made(backend_name: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"The storage backend {backend_name!r} cannot be made: {type(error).__name__}: {error}"
+    )
 
 
 def make_dynamic_storage(

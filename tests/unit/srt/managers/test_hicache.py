@@ -223,6 +223,17 @@ def test_without_a_host_tier_storage_is_refused() -> None:
     assert "--enable-hierarchical-cache" in (engine.controls()[-1].error or "")
 
 
+def test_a_folder_that_is_gone_ends_nothing(folder: Path) -> None:
+    engine = Engine(page_size=4, cache=FILES)
+    folder.rmdir()
+    engine.send(ControlInput(id=1, name="hicache_storage_status"))
+    assert "FileNotFoundError" in str(engine.controls()[-1].result["storage"])
+    engine.send(ControlInput(id=2, name="hicache_storage_clear"))
+    assert engine.controls()[-1].result["success"] is False
+    assert len(engine.ask(prompt_of(64), 4).token_ids) == 4
+    engine.memory.host_tier.close()
+
+
 def test_a_flush_forgets_the_host_and_keeps_storage(folder: Path) -> None:
     engine = Engine(page_size=4, cache=FILES)
     engine.ask(prompt_of(64), 4)

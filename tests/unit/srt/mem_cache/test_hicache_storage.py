@@ -198,6 +198,21 @@ def test_clear_deletes_pages_of_this_model_only(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {theirs.path_of(KEY).name, "notes.txt"}
 
 
+@pytest.mark.parametrize("name", ["model", "org/model"])
+def test_a_model_whose_name_ends_like_ours_keeps_its_pages(name: str, tmp_path: Path) -> None:
+    ours, theirs = files(tmp_path, model_name=name), files(tmp_path, model_name=f"my_{name}")
+    theirs.set(KEY, PAGE)
+    assert ours.get_stats()["num_pages"] == 0
+    assert ours.clear() is True
+    assert theirs.exists(KEY)
+
+
+def test_what_a_crash_has_left_is_no_page(tmp_path: Path) -> None:
+    storage = files(tmp_path)
+    (tmp_path / "._org-model_0_1.123.0.tmp").write_text("left by a crash")
+    assert storage.get_stats()["num_pages"] == 0
+
+
 def test_a_full_disk_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     storage = files(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -258,6 +273,11 @@ class Neither(HiCacheStorage):
         return None
 
 
+class Unreachable(ReadWrite):
+    def attach(self) -> None:
+        raise ConnectionError("nobody listens")
+
+
 class NoStorage:
     def __init__(self, *args: Any) -> None:
         pass
@@ -307,6 +327,7 @@ def test_a_backend_by_module_path() -> None:
         ({"class_name": "Missing"}, "has no attribute 'Missing'"),
         ({"class_name": "Neither"}, "is abstract"),
         ({"class_name": "NoStorage"}, "must be a subclass of"),
+        ({"class_name": "Unreachable"}, "cannot be made: ConnectionError: nobody listens"),
     ],
 )
 def test_what_is_wrong_with_a_dynamic_backend_is_said(extra: dict[str, str], text: str) -> None:

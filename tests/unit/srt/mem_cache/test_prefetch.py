@@ -263,6 +263,20 @@ def test_best_effort_takes_more_while_its_request_waits_for_room() -> None:
     tiers.check()
 
 
+def test_what_storage_does_not_answer_is_bounded() -> None:
+    tiers = tiers_with(hicache_storage_prefetch_policy="timeout")
+    for number in range(100):
+        tiers.cache.begin_prefetch(f"r{number}", RadixKey([number, *A]))
+        tiers.cache.end_prefetch(f"r{number}")  # its client has gone
+        tiers.cache.check_hicache_events()
+    assert len(reader(tiers).tasks) == tiers.cache.host_pool.size // 64
+    reader(tiers).run()
+    tiers.cache.check_hicache_events()
+    tiers.cache.begin_prefetch("r", RadixKey(A))
+    assert tiers.cache.is_prefetching("r")
+    tiers.check()
+
+
 # ------------------------------------------------------------------ writing
 
 
