@@ -53,7 +53,7 @@ class Worker(HashModel):
         self.schedule_config = ScheduleConfig(max_running_requests=8)
         self.cache_config = cache_config(server_args, context_len=256, max_total_tokens=512)
         self.memory = build_memory(DIMS, PoolSizes(512, 1, 8, 256), "cpu")
-        self.runner = SimpleNamespace(kv_dims=DIMS, weight_bytes=100)
+        self.runner = SimpleNamespace(kv_dims=DIMS, weight_bytes=100, lora_manager=None)
         self.model_config = SimpleNamespace(
             architectures=("Hash",),
             model_type="hash",
