@@ -62,8 +62,8 @@ def plan_pools(
     if dims.window_layers:
         size = dims.window_tokens(plan.max_total_num_tokens, wishes.page_size)
         assert wishes.longest_pass is not None, "else there is no second pool"
-        # The last pass' tokens and the next one's, with the window before them.
-        needed = dims.window_len + 2 * (wishes.longest_pass + wishes.page_size) + LEAST_TRIMMED
+        # The tokens of two passes under way and of the next one, with the window before them.
+        needed = dims.window_len + 3 * (wishes.longest_pass + wishes.page_size) + LEAST_TRIMMED
         if size < needed:
             logger.info(
                 "All layers share one KV pool: one for layers with a window would have %d tokens, "
@@ -88,6 +88,10 @@ def _with_window_pool(dims: KVDims, config: ModelConfig, wishes: MemoryWishes) -
         )
         return dims
     if wishes.longest_pass is None:
+        logger.info(
+            "Layers with a window keep all tokens, as a whole prompt may come in one pass; with "
+            "--chunked-prefill-size they get a smaller pool."
+        )
         return dims
     return replace(
         dims, window_layers=layers, window_len=max(windows), window_share=wishes.window_share

@@ -10,7 +10,7 @@ from sglang.srt.configs.experts_config import ExpertsConfig
 from sglang.srt.configs.latent_config import LatentConfig
 from sglang.srt.layers.activation import gated_activation
 from sglang.srt.layers.latent_projection import LatentProjection
-from sglang.srt.layers.layernorm import RMSNorm
+from sglang.srt.layers.layernorm import CenteredRMSNorm, RMSNorm
 from sglang.srt.layers.linear import Linear
 from sglang.srt.layers.moe import BiasedSigmoidRouter, ExpertRouter, MixtureOfExperts
 from sglang.srt.layers.vocab_embedding import LMHead
@@ -69,8 +69,9 @@ def test_activations(name: str, size: int) -> None:
     assert_invariant(activation, torch.randn(max(ROWS), 2 * size))
 
 
-def test_norms() -> None:
-    assert_invariant(filled(RMSNorm(2304, 1e-5)), torch.randn(max(ROWS), 2304))
+@pytest.mark.parametrize("norm", [RMSNorm, CenteredRMSNorm])
+def test_norms(norm: type[RMSNorm]) -> None:
+    assert_invariant(filled(norm(2304, 1e-5)), torch.randn(max(ROWS), 2304))
 
 
 EXPERTS = ExpertsConfig(num_experts=8, num_per_token=3, intermediate_size=32)

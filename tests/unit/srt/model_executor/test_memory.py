@@ -116,7 +116,14 @@ class TestPools:
     ) -> None:
         with caplog.at_level("INFO", logger=memory.__name__):
             pools(hybrid_model((1024, -1, 1024, -1)), window_share=0.1)
-        assert "would have 800 tokens, and a request may need 2082" in caplog.text
+        assert "would have 800 tokens, and a request may need 2595" in caplog.text
+
+    def test_passes_without_a_limit_are_named_as_the_reason(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level("INFO", logger=memory.__name__):
+            pools(hybrid_model((1024, -1, 1024, -1)), window_share=0.8, longest_pass=None)
+        assert "with --chunked-prefill-size they get a smaller pool" in caplog.text
 
     def test_latents_are_one_per_token_and_layer(self) -> None:
         latent = LatentConfig(None, 512, 128, 64, 128)

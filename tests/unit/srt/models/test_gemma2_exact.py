@@ -63,7 +63,7 @@ def test_two_pools_answer_as_one(
     scheduled = ScheduledModel(
         driver.path,
         disable_radix_cache=True,
-        chunked_prefill_size=16,
+        chunked_prefill_size=8,
         page_size=page_size,
         max_total_tokens=num_tokens,
         swa_full_tokens_ratio=0.95,
