@@ -35,6 +35,8 @@ class OfflineWorker:
         """Returns when the model is loaded. EngineError says why it cannot be."""
         self._args = args
         self._end_lock = threading.Lock()
+        # Held for moments only; the garbage collector may come back to us while it is.
+        self._submit_lock = threading.RLock()
         self._has_ended = False
         self._process: engine.SchedulerProcess | None = None
         self._tasks: list[asyncio.Task[Any]] = []
@@ -61,10 +63,12 @@ class OfflineWorker:
 
     def submit(self, work: Coroutine[Any, Any, Result]) -> "concurrent.futures.Future[Result]":
         """Starts the work in the worker's thread. Cancelling the future cancels the work."""
-        if self._has_ended:
-            work.close()
-            raise EngineError("the engine was shut down; make a new one")
-        return asyncio.run_coroutine_threadsafe(_translated(work), self._loop)
+        with self._submit_lock:
+            # What is in the loop before the end is ended with it.
+            if not self._has_ended:
+                return asyncio.run_coroutine_threadsafe(_translated(work), self._loop)
+        work.close()
+        raise EngineError("the engine was shut down; make a new one")
 
     def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Does the work in the worker's thread; for any other thread."""
@@ -81,9 +85,10 @@ class OfflineWorker:
             threading.Thread(target=self.shut_down, name="sglang-engine-end").start()
             return
         with self._end_lock:
-            if self._has_ended:
-                return
-            self._has_ended = True
+            with self._submit_lock:
+                if self._has_ended:
+                    return
+                self._has_ended = True
             if self._process is not None:
                 self._call(self._ask_to_end())
                 self._process.end()

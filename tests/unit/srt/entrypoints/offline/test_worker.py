@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,6 +140,25 @@ def test_shut_down_ends_what_waits(worker: OfflineWorker) -> None:
     worker.shut_down()
     with pytest.raises((EngineError, concurrent.futures.CancelledError)):
         waiting.result(GUARD)
+
+
+def test_work_that_comes_with_the_end_is_ended_too(
+    worker: OfflineWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending = threading.Thread(target=worker.shut_down)
+    schedule = asyncio.run_coroutine_threadsafe
+
+    def late(work: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", schedule)
+        ending.start()
+        ending.join(0.5)  # the end has all the time that it needs to come first
+        return schedule(work, loop)
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", late)
+    waiting = worker.submit(ask(worker, WAITS))
+    with pytest.raises((EngineError, concurrent.futures.CancelledError)):
+        waiting.result(GUARD)
+    ending.join(GUARD)
 
 
 def test_shut_down_from_the_workers_own_thread_does_not_hang(worker: OfflineWorker) -> None:
