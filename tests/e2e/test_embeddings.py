@@ -43,3 +43,17 @@ def test_the_native_form_has_the_same_vector(embedder: Server) -> None:
 def test_a_generation_model_says_what_is_missing(server: Server) -> None:
     status, error, _ = processes.call(f"{server.url}/v1/embeddings", {"input": "x"})
     assert status == 400 and "--is-embedding" in error["error"]["message"]
+
+
+def test_a_worker_that_embeds_is_healthy_and_generates_nothing(embedder: Server) -> None:
+    for path in ("/health", "/readiness", "/health_generate", "/v1/models"):
+        assert processes.call(f"{embedder.url}{path}")[0] == 200, path
+    asked = {
+        "/generate": {"text": "x"},
+        "/v1/completions": {"prompt": "x"},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
+    }
+    for path, body in asked.items():
+        status, error, _ = processes.call(f"{embedder.url}{path}", body)
+        assert status == 400, (path, error)
+        assert "started with --is-embedding and generates no text" in error["error"]["message"]

@@ -17,7 +17,7 @@ import pytest
 import zmq
 
 import sglang
-from tests.e2e import reference
+from tests.e2e import processes, reference
 from tests.e2e.processes import Server, call, events
 
 PROMPT = "The quick brown fox"
@@ -44,7 +44,7 @@ def compared(reply: Any) -> Any:
     if isinstance(reply, list):
         return [compared(one) for one in reply]
     if isinstance(reply, dict):
-        changing = ("id", "e2e_latency", "cached_tokens")
+        changing = ("id", "e2e_latency", "cached_tokens", "cached_tokens_details")
         return {
             name: "told" if name in changing else compared(value) for name, value in reply.items()
         }
@@ -99,6 +99,30 @@ def test_events_are_those_of_http_and_end_as_the_whole(engine: Any, server: Serv
     assert [event["meta_info"]["finish_reason"] for event in got[:-1]] == [None] * (len(got) - 1)
     assert got[0].keys() == want[0].keys()
     assert got[0]["meta_info"].keys() == want[0]["meta_info"].keys()
+
+
+def test_measured_answers_have_the_keys_of_http(tmp_path: Path) -> None:
+    with (
+        processes.front_door(tmp_path, "--dtype", "float32", "--enable-metrics") as measured,
+        sglang.Engine(**SMALL, enable_metrics=True) as own,
+    ):
+        for params in (GREEDY, {**GREEDY, "stop": " the"}, {**GREEDY, "max_new_tokens": 0}):
+            want = over_http(measured, {"text": PROMPT, "sampling_params": params})["meta_info"]
+            got = own.generate(PROMPT, params)["meta_info"]
+            assert got.keys() == want.keys()
+            for info in (got, want):
+                passed = [
+                    info[name]
+                    for name in ("request_received_ts", "forward_entry_time",
+                                 "prefill_finished_time", "response_sent_to_client_ts")
+                ]  # fmt: skip
+                assert passed == sorted(passed) and abs(passed[0] - time.time()) < GUARD
+                assert 0 <= info["queue_time"] <= info["e2e_latency"]
+        assert want.keys().isdisjoint({"first_token_latency", "decode_throughput"})
+        whole = over_http(measured, {"text": PROMPT, "sampling_params": GREEDY})["meta_info"]
+        assert 0 < whole["first_token_latency"] < whole["e2e_latency"]
+        assert whole["decode_throughput"] > 0
+        assert sum(whole["cached_tokens_details"].values()) == whole["cached_tokens"] > 0
 
 
 def test_events_of_a_batch_carry_their_place(engine: Any) -> None:

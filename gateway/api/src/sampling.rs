@@ -44,6 +44,8 @@ pub struct Sampling {
     pub stop_regex: Vec<String>,
     pub ignore_eos: bool,
     pub skip_special_tokens: bool,
+    /// For workers that decode; here nothing is put between tokens, as with every `tokenizer.json`.
+    pub spaces_between_special_tokens: bool,
     /// Keeps the matched stop in the text.
     pub no_stop_trim: bool,
     /// Answers per prompt, 1 to [`MAX_N`].
@@ -77,6 +79,7 @@ impl Default for Sampling {
             stop_regex: Vec::new(),
             ignore_eos: false,
             skip_special_tokens: true,
+            spaces_between_special_tokens: true,
             no_stop_trim: false,
             n: 1,
             logit_bias: Vec::new(),
@@ -125,6 +128,7 @@ struct Shared {
     stop_regex: Option<OneOrMany<String>>,
     ignore_eos: Option<bool>,
     skip_special_tokens: Option<bool>,
+    spaces_between_special_tokens: Option<bool>,
     no_stop_trim: Option<bool>,
     n: Option<u32>,
     logit_bias: Option<IndexMap<String, f64>>,
@@ -166,6 +170,7 @@ const NATIVE_KEYS: &[&str] = &[
     "n",
     "ignore_eos",
     "skip_special_tokens",
+    "spaces_between_special_tokens",
     "no_stop_trim",
     "logit_bias",
     "sampling_seed",
@@ -248,6 +253,9 @@ fn read_shared(body: &Body, max_bias: f64) -> Result<Sampling, ApiError> {
         stop_regex: check.patterns("stop_regex", raw.stop_regex)?,
         ignore_eos: raw.ignore_eos.unwrap_or(defaults.ignore_eos),
         skip_special_tokens: raw.skip_special_tokens.unwrap_or(defaults.skip_special_tokens),
+        spaces_between_special_tokens: raw
+            .spaces_between_special_tokens
+            .unwrap_or(defaults.spaces_between_special_tokens),
         no_stop_trim: raw.no_stop_trim.unwrap_or(defaults.no_stop_trim),
         n,
         logit_bias: check.bias(raw.logit_bias, max_bias)?,

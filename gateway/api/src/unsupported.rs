@@ -10,10 +10,8 @@ use crate::error::ApiError;
 /// One option that is refused unless its value is harmless.
 pub(crate) struct Unsupported {
     pub(crate) field: &'static str,
-    /// Values that ask for nothing, besides `null` and what `off` says; in JSON.
+    /// Values that ask for nothing, besides `null`, `false`, `""`, `[]` and `{}`; in JSON.
     harmless: &'static [&'static str],
-    /// `false`, `""`, `[]` and `{}` ask for nothing either.
-    off: bool,
 }
 
 const fn refused(field: &'static str) -> Unsupported {
@@ -21,20 +19,7 @@ const fn refused(field: &'static str) -> Unsupported {
 }
 
 const fn refused_unless(field: &'static str, harmless: &'static [&'static str]) -> Unsupported {
-    Unsupported {
-        field,
-        harmless,
-        off: true,
-    }
-}
-
-/// For options whose `false` asks for something, too.
-const fn fixed_at(field: &'static str, only: &'static [&'static str]) -> Unsupported {
-    Unsupported {
-        field,
-        harmless: only,
-        off: false,
-    }
+    Unsupported { field, harmless }
 }
 
 /// Options of any endpoint that generates.
@@ -56,7 +41,6 @@ const COMMON: &[Unsupported] = &[
     refused("truncate_prompt_tokens"),
     refused("prompt_logprobs"),
     refused_unless("best_of", &["1"]),
-    fixed_at("spaces_between_special_tokens", &["true"]),
     // An adapter's id is the worker's own business; other inputs.
     refused("lora_id"),
     refused("input_embeds"),
@@ -132,11 +116,7 @@ const EMBEDDING: &[Unsupported] = &[
 ];
 
 /// Options inside `sampling_params`.
-pub(crate) const SAMPLING: &[Unsupported] = &[
-    refused("watermark"),
-    refused_unless("beam_width", &["1"]),
-    fixed_at("spaces_between_special_tokens", &["true"]),
-];
+pub(crate) const SAMPLING: &[Unsupported] = &[refused("watermark"), refused_unless("beam_width", &["1"])];
 
 pub(crate) fn check_chat(body: &Body) -> Result<(), ApiError> {
     check(body, &[COMMON, CHAT])
@@ -180,10 +160,10 @@ fn is_harmless(option: &Unsupported, raw: &RawValue) -> bool {
     };
     let asks_for_nothing = match &value {
         Value::Null => true,
-        Value::Bool(value) => option.off && !value,
-        Value::String(text) => option.off && text.is_empty(),
-        Value::Array(items) => option.off && items.iter().all(Value::is_null),
-        Value::Object(map) => option.off && map.is_empty(),
+        Value::Bool(value) => !value,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.iter().all(Value::is_null),
+        Value::Object(map) => map.is_empty(),
         Value::Number(_) => false,
     };
     let text = value.to_string();
@@ -214,23 +194,6 @@ mod tests {
             let body = Body::parse(body.as_bytes()).unwrap();
             assert_eq!(check_chat(&body), Ok(()));
         }
-    }
-
-    #[test]
-    fn an_option_with_one_value_takes_no_other_one() {
-        for (value, passes) in [
-            (r#""spaces_between_special_tokens":true"#, true),
-            (r#""spaces_between_special_tokens":null"#, true),
-            (r#""spaces_between_special_tokens":false"#, false),
-        ] {
-            let text = format!("{{{value}}}");
-            let body = Body::parse(text.as_bytes()).unwrap();
-            for check in [check_chat, check_completion, check_generate] {
-                assert_eq!(check(&body).is_ok(), passes, "{value}");
-            }
-        }
-        let body = Body::parse(br#"{"spaces_between_special_tokens":false}"#).unwrap();
-        assert_eq!(check_sampling(&body).unwrap_err().code, "unsupported_parameter");
     }
 
     #[test]

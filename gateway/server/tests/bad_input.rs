@@ -438,18 +438,16 @@ async fn what_is_not_supported_is_refused_by_name() {
         .await
         .assert_error(400, "unsupported_parameter");
     assert_eq!(error["param"], "tools");
-    for (field, value) in [("spaces_between_special_tokens", json!(false))] {
-        let error = rig
-            .post(CHAT, &with(chat("hi"), json!({field: value})))
-            .await
-            .assert_error(400, "unsupported_parameter");
-        assert_eq!(error["param"], field);
-    }
     let body = with(
         chat("hi"),
-        json!({"priority": 5, "spaces_between_special_tokens": true}),
+        json!({"priority": 5, "spaces_between_special_tokens": false}),
     );
     assert_eq!(rig.post(CHAT, &body).await.status, 200);
+    let sampling = rig.engines[0].record().requests[0]
+        .message
+        .sampling_params
+        .clone();
+    assert!(!sampling.unwrap().spaces_between_special_tokens);
 }
 
 #[tokio::test(start_paused = true)]

@@ -92,7 +92,7 @@ fn sampling_options_arrive() {
     let fields = r#""temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,"frequency_penalty":-2,"presence_penalty":2,
         "repetition_penalty":1.1,"max_tokens":9,"max_completion_tokens":7,"min_tokens":3,"n":2,"stop":"a",
         "stop_token_ids":[5,6],"stop_regex":["b+"],"ignore_eos":true,"skip_special_tokens":false,
-        "spaces_between_special_tokens":true,"no_stop_trim":true,"logit_bias":{"7":-100,"8":1.5},"seed":-3,
+        "spaces_between_special_tokens":false,"no_stop_trim":true,"logit_bias":{"7":-100,"8":1.5},"seed":-3,
         "stream_interval":4"#;
     let expected = Sampling {
         temperature: Some(0.5),
@@ -111,6 +111,7 @@ fn sampling_options_arrive() {
         stop_regex: vec!["b+".to_owned()],
         ignore_eos: true,
         skip_special_tokens: false,
+        spaces_between_special_tokens: false,
         no_stop_trim: true,
         n: 2,
         logit_bias: vec![(7, -100.0), (8, 1.5)],

@@ -456,12 +456,12 @@ fn sampling(wish: Sampling, info: &ModelInfo, remaining: Option<u32>) -> smg_eng
         ignore_eos: wish.ignore_eos,
         no_stop_trim: wish.no_stop_trim,
         skip_special_tokens: wish.skip_special_tokens,
+        spaces_between_special_tokens: wish.spaces_between_special_tokens,
         n: wish.n,
         stream_interval: wish.stream_interval,
         logit_bias: wish.logit_bias.into_iter().collect(),
         seed: wish.seed,
         constraint: wish.constraint.map(constraint),
         custom_params: wish.custom_params,
-        ..smg_engine_client::Sampling::default()
     }
 }
