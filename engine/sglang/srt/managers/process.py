@@ -30,6 +30,7 @@ from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.mem_cache.base_prefix_cache import CacheInitParams
 from sglang.srt.mem_cache.registry import TreeCacheBuildContext, create_tree_cache
 from sglang.srt.mem_cache.request_memory import RequestMemory
+from sglang.srt.mem_cache.swa_memory import SWATokenToKVPoolAllocator
 from sglang.srt.model_executor.memory import available_bytes
 from sglang.srt.model_loader.assets import ensure_assets
 from sglang.srt.model_loader.fingerprint import weights_fingerprint
@@ -179,6 +180,7 @@ def _request_memory(worker: TpModelWorker, server_args: ServerArgs) -> RequestMe
         effective_chunked_prefill_size=worker.schedule_config.chunked_prefill_size,
         tp_worker=worker,
         enable_hierarchical_cache=has_tiers,
+        is_hybrid_swa=isinstance(pools.token_to_kv_pool_allocator, SWATokenToKVPoolAllocator),
         model_config=worker.model_config,
         weights_fingerprint=_fingerprint(worker, server_args) if has_tiers else "",
         host_memory_bytes=_host_memory_bytes(worker) if has_tiers else None,

@@ -5,7 +5,18 @@ from typing import Any
 import pytest
 from transformers import Gemma2Config, Gemma2ForCausalLM, PreTrainedModel
 
+from sglang.srt.extension_points import RADIX_CACHE_BACKENDS
+from sglang.srt.managers.process import parts_of
+from sglang.srt.managers.tp_worker import TpModelWorker
+from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache
+from sglang.srt.mem_cache.registry import (
+    TreeCacheBuildContext,
+    default_radix_cache_factory,
+    register_radix_cache_backend,
+)
 from sglang.srt.mem_cache.swa_memory import SWAKVPool
+from sglang.srt.server_args import ServerArgs
+from tests.unit.srt.managers.engine import EmptyInbox, RecordingOutbox
 from tests.unit.srt.models.driver import Driver
 from tests.unit.srt.models.reference import (
     CHECKS,
@@ -74,3 +85,31 @@ def test_two_pools_answer_as_one(
     assert [pool.is_window_layer(layer) for layer in range(4)] == [True, False, True, False]
     assert scheduled.answers(prompts() * 2, NUM_TOKENS) == reference_answers(model) * 2
     assert (scheduled.num_retractions > 0) == (num_tokens == 150)
+
+
+@pytest.mark.parametrize("has_second_pool", [True, False])
+def test_a_cache_backend_is_told_of_a_second_pool(
+    has_second_pool: bool, pair: tuple[Driver, PreTrainedModel]
+) -> None:
+    told: list[bool] = []
+
+    def factory(context: TreeCacheBuildContext) -> BasePrefixCache:
+        told.append(context.is_hybrid_swa)
+        return default_radix_cache_factory(context)
+
+    register_radix_cache_backend("told", factory)
+    try:
+        args = ServerArgs(
+            model_path=str(pair[0].path),
+            device="cpu",
+            dtype="float32",
+            radix_cache_backend="told",
+            disable_radix_cache=has_second_pool,
+            chunked_prefill_size=8,
+            max_total_tokens=400,
+        )
+        worker = TpModelWorker(args)
+        parts_of(worker, worker, args, EmptyInbox(), RecordingOutbox())
+    finally:
+        del RADIX_CACHE_BACKENDS["told"]
+    assert told == [has_second_pool]
