@@ -51,6 +51,12 @@ def _keys(args: ServerArgs) -> dict[str, str | None]:
     return {"api_key": args.api_key, "admin_api_key": args.admin_api_key}
 
 
+def _traces(args: ServerArgs) -> dict[str, Any]:
+    if not args.enable_trace:
+        return {}
+    return {"enable_trace": True, "otlp_traces_endpoint": args.otlp_traces_endpoint}
+
+
 class FrontDoor:
     """An HTTP server that listens. `ended` is set when it serves no more, whatever the reason."""
 
@@ -108,8 +114,7 @@ async def open_front_door(args: ServerArgs, worker_socket: str) -> FrontDoor:
         "port": args.port,
         "log_level": args.log_level,
         "shutdown_grace_period_secs": args.shutdown_grace_period_secs,
-        **({"otlp_traces_endpoint": args.otlp_traces_endpoint} if args.enable_trace else {}),
-        "enable_trace": args.enable_trace,
+        **_traces(args),
         **{name: key for name, key in _keys(args).items() if key},
     }
     gateway = importlib.import_module(WHEEL).FrontDoor(options, worker_socket)

@@ -79,6 +79,16 @@ async def test_only_what_was_set_reaches_the_gateway(
     door.stop()
 
 
+async def test_both_halves_of_a_worker_trace_to_one_collector(wheel: None) -> None:
+    args = prepare_server_args(
+        ["--model-path", "m", "--enable-trace", "--otlp-traces-endpoint", "collector:4317"]
+    )
+    door = await front_door.open_front_door(args, "/x/grpc.sock")
+    options = opened[-1].options
+    assert (options["enable_trace"], options["otlp_traces_endpoint"]) == (True, "collector:4317")
+    door.stop()
+
+
 @pytest.mark.parametrize("failure", [None, RuntimeError("panicked")])
 async def test_its_end_is_noticed(wheel: None, failure: Exception | None) -> None:
     door = await front_door.open_front_door(ServerArgs(model_path="m"), "/x")
