@@ -8,7 +8,7 @@ from sglang.srt.layers.logits_processor import LogitsOutput, last_rows
 
 
 class Pooler(nn.Module):
-    """Stands where the `LogitsProcessor` stands: the last token's state, of length 1, as float32."""
+    """In the place of the `LogitsProcessor`: the last token's state, of length 1, as float32."""
 
     def forward(
         self, hidden_states: torch.Tensor, lm_head: nn.Module, forward_batch: ForwardBatch

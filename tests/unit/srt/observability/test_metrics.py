@@ -62,7 +62,8 @@ def test_gauges_and_counters_follow_the_snapshot() -> None:
     assert {key: found[key] for key in found if not key[0].startswith("hicache")} == {
         ("num_running_reqs", ""): 2, ("num_queue_reqs", ""): 3,
         ("num_grammar_queue_reqs", ""): 1, ("num_retracted_reqs", ""): 1,
-        ("num_paused_reqs", ""): 5, ("utilization", ""): 0.25, ("num_used_tokens", ""): 30, ("kv_used_tokens", ""): 30,
+        ("num_paused_reqs", ""): 5, ("utilization", ""): 0.25, ("num_used_tokens", ""): 30,
+        ("kv_used_tokens", ""): 30,
         ("kv_evictable_tokens", ""): 20, ("kv_available_tokens", ""): 50,
         ("max_total_num_tokens", ""): 100, ("token_usage", ""): 0.3,
         ("full_token_usage", ""): 0.3, ("gen_throughput", ""): 0, ("cache_hit_rate", ""): 0.25,
