@@ -19,7 +19,7 @@ from sglang.srt.mem_cache.hicache_controller import (
     Prefetch,
     PrefetchRules,
 )
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, HiCacheStorageConfig
 from sglang.srt.mem_cache.host_tree import HostTreeCache
 from sglang.srt.mem_cache.kv_copies import Done
 from sglang.srt.mem_cache.kv_events import hash_node
@@ -256,16 +256,9 @@ class HiRadixCache(HostTreeCache, HostTier):
                 "num_stored_pages": controller.counts.num_stored,
                 "num_not_stored_pages": controller.counts.num_not_stored,
                 "num_pending_pages": controller.num_pending_pages,
-                "storage": self._storage_stats(controller),
+                "storage": stats_of(controller.storage),
             }
         return status
-
-    def _storage_stats(self, controller: HiCacheController) -> dict[str, Any]:
-        try:
-            return controller.storage.get_stats()
-        except Exception as error:
-            logger.exception("the storage backend %r has no numbers", self._backend_name)
-            return {"error": f"{type(error).__name__}: {error}"}
 
     # ---------------------------------------------------------------- check, end
 
@@ -285,6 +278,15 @@ class HiRadixCache(HostTreeCache, HostTier):
         if self.controller is not None and not self.controller.close(CLOSE_SECONDS):
             logger.warning("the storage backend %r is stuck at the end", self._backend_name)
         self.controller = None
+
+
+def stats_of(storage: HiCacheStorage) -> dict[str, Any]:
+    """The backend's own numbers, or why there are none."""
+    try:
+        return storage.get_stats()
+    except Exception as error:
+        logger.exception("a storage backend has no numbers")
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def build_host_pool(
