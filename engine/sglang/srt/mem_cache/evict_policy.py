@@ -89,30 +89,41 @@ class VictimQueue:
 
     def __init__(self, strategy: EvictionStrategy, leaves: "Iterable[TreeNode]") -> None:
         self._strategy = strategy
-        self._heap: list[tuple[Any, int, TreeNode]] = []
-        for leaf in leaves:
-            self.push(leaf)
+        self._heap: list[tuple[Any, int, TreeNode]] = [self._entry(leaf) for leaf in leaves]
+        self._order()
 
     def __bool__(self) -> bool:
         return bool(self._heap)
 
     def push(self, node: "TreeNode") -> None:
-        heapq.heappush(self._heap, (self._strategy.get_priority(node), node.id, node))
+        heapq.heappush(self._heap, self._entry(node))
 
     def pop(self) -> "TreeNode":
         return heapq.heappop(self._heap)[2]
+
+    def _entry(self, node: "TreeNode") -> "tuple[Any, int, TreeNode]":
+        return self._strategy.get_priority(node), node.id, node
+
+    def _order(self) -> None:
+        heapq.heapify(self._heap)
 
 
 class ChosenVictims(VictimQueue):
     """Victims one by one, asked of a strategy that overrides `select_victim`."""
 
     def push(self, node: "TreeNode") -> None:
-        self._heap.append((0, node.id, node))
+        self._heap.append(self._entry(node))
 
     def pop(self) -> "TreeNode":
         victim = self._strategy.select_victim([node for _, _, node in self._heap])
         self._heap = [entry for entry in self._heap if entry[2] is not victim]
         return victim
+
+    def _entry(self, node: "TreeNode") -> "tuple[Any, int, TreeNode]":
+        return 0, node.id, node
+
+    def _order(self) -> None:
+        """The strategy looks at all of them each time."""
 
 
 def victim_queue_class(strategy: EvictionStrategy) -> type[VictimQueue]:
