@@ -164,10 +164,10 @@ class Scheduler:
     @property
     def wait(self) -> float | None:
         """Seconds for which the loop may wait for input; None: any time."""
+        if self.is_idle:
+            return None
         if not self._rested:
             return 0.0
-        if not self.live:
-            return None
         if not self.paused:
             return POLL
         deadline = self.live.next_deadline(self.config.waiting_timeout)
