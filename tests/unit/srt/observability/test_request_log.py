@@ -20,7 +20,10 @@ def logged(
         rid="r", input_ids=list(range(100)), sampling=SamplingParams(temperature=0.5)
     )
     watch = Watches(None, [log], clock=lambda: next(now)).begin([wish], {})["r"]
-    watch.progressed(RequestOutput(rid="r", token_ids=[5], completion_tokens=1, cached_tokens=7))
+    so_far = RequestTimes(received=10.0, admissions=[11.0], prefilled=12.0)
+    watch.progressed(
+        RequestOutput(rid="r", token_ids=[5], completion_tokens=1, cached_tokens=7, times=so_far)
+    )
     if not is_gone:
         times = RequestTimes(received=10.0, admissions=[11.0], prefilled=12.0, finished=12.5)
         watch.progressed(
