@@ -77,10 +77,21 @@ SchedulerInput = GenerateInput | AbortInput | ControlInput | ShutdownInput
 
 
 def clipped(text: str) -> str:
-    """A message that may repeat what somebody sent: it travels in headers, which are bounded."""
+    """A message that may repeat what somebody sent: it travels in headers, which are bounded, as
+    UTF-8, which has no halves of surrogate pairs."""
+    text = text.encode(errors="replace").decode()
     if len(text) <= MAX_MESSAGE:
         return text
     return f"{text[:MAX_MESSAGE]} … ({len(text)} characters)"
+
+
+def described(error: BaseException) -> str:
+    """Kind and text of an error that others wrote: making its text may fail too."""
+    try:
+        text = str(error)
+    except Exception as another:  # noqa: BLE001 - foreign code may raise anything
+        text = f"without a text, {type(another).__name__} when it was asked for"
+    return f"{type(error).__name__}: {text}"
 
 
 class FinishReason(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -98,7 +109,7 @@ class FinishReason(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 def grammar_failed(error: Exception) -> FinishReason:
     """No answer goes on without its constraint."""
-    message = f"The grammar backend failed: {type(error).__name__}: {error}"
+    message = f"The grammar backend failed: {described(error)}"
     return FinishReason(type="abort", message=message, status_code=500)
 
 

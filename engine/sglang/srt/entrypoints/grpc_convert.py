@@ -17,6 +17,8 @@ from sglang.srt.entrypoints.answer_inputs import InvalidRequest, answer_inputs
 
 __all__ = ["InvalidRequest", "chunk", "complete", "generate_inputs", "sampling_params"]
 
+MAX_WHOLE = 2**53  # up to here every whole number is a double
+
 # ------------------------------------------------------------------ requests
 
 
@@ -128,7 +130,7 @@ def _custom_params(message: Any) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    """The wire knows doubles only: whole numbers become integers again."""
+    """The wire knows doubles only: whole numbers become integers again, as far as all are there."""
     kind = value.WhichOneof("kind")
     if kind is None or kind == "null_value":
         return None
@@ -136,8 +138,9 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value.list_value.values]
     if kind == "struct_value":
         return {name: _plain(item) for name, item in value.struct_value.fields.items()}
-    if kind == "number_value" and value.number_value.is_integer():
-        return int(value.number_value)
+    if kind == "number_value":
+        number = value.number_value
+        return int(number) if number.is_integer() and abs(number) <= MAX_WHOLE else number
     return getattr(value, kind)
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from sglang.extension.registry import source_of
+from sglang.srt.core.messages import described
 from sglang.srt.extension_points import LOGIT_PROCESSORS
 
 __all__ = [
@@ -140,10 +141,10 @@ def _uploaded(text: str) -> CustomLogitProcessor:
 
     try:
         factory = dill.loads(bytes.fromhex(json.loads(text)[_CALLABLE]))
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise ValueError(
             f"custom_logit_processor {_clipped(text)!r} is neither a registered name nor a class "
-            f"written by CustomLogitProcessor.to_str(): {type(error).__name__}: {error}"
+            f"written by CustomLogitProcessor.to_str(): {described(error)}"
         ) from error
     return _made_by(factory, "the uploaded custom_logit_processor")
 
@@ -151,8 +152,8 @@ def _uploaded(text: str) -> CustomLogitProcessor:
 def _made_by(factory: Callable[[], Any], what: str) -> CustomLogitProcessor:
     try:
         processor = factory()
-    except (Exception, SystemExit) as error:
-        raise ValueError(f"{what} cannot be made: {type(error).__name__}: {error}") from error
+    except BaseException as error:
+        raise ValueError(f"{what} cannot be made: {described(error)}") from error
     if not callable(processor):
         raise ValueError(f"{what} must be callable, got a {type(processor).__name__}")
     made: CustomLogitProcessor = processor
@@ -187,7 +188,7 @@ def _token_ids(given: Any, field: str, vocab_size: int) -> list[int]:
     """Numbers of a request's JSON are floats on the wire."""
     ids = given if isinstance(given, list) else [given]
     for token_id in ids:
-        is_id = isinstance(token_id, int | float) and token_id == int(token_id)
+        is_id = isinstance(token_id, int | float) and float(token_id).is_integer()
         if not is_id or not 0 <= token_id < vocab_size:
             raise ValueError(
                 f"custom_params.{field} must be ids of the vocabulary, 0 … {vocab_size - 1}; "

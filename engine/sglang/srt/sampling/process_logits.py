@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from sglang.srt.core.messages import FinishReason
+from sglang.srt.core.messages import FinishReason, described
 from sglang.srt.core.request import Req
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ def process_logits(logits: torch.Tensor, rows: Sequence[int], reqs: Sequence[Req
 def _process(logits: torch.Tensor, rows: list[int], reqs: list[Req]) -> None:
     try:
         processed = _call(logits[rows], reqs)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # signals do not raise here, so it is the processor's
         if len(reqs) > 1:  # somebody's fault is not the others'
             for row, req in zip(rows, reqs, strict=True):
                 _process(logits, [row], [req])
@@ -68,6 +68,6 @@ def _end(req: Req, error: BaseException) -> None:
     is_own = req.has_uploaded_processor or isinstance(error, ValueError)
     req.to_finish = FinishReason(
         type="abort",
-        message=f"custom_logit_processor failed: {type(error).__name__}: {error}",
+        message=f"custom_logit_processor failed: {described(error)}",
         status_code=400 if is_own else 500,
     )

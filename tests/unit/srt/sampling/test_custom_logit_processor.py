@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -95,6 +96,8 @@ def test_one_that_raises_ends_its_own_request_and_the_others_are_processed() -> 
         (RuntimeError("fault"), False, 500),
         (RuntimeError("fault"), True, 400),
         (SystemExit(1), True, 400),
+        (KeyboardInterrupt(), True, 400),
+        (GeneratorExit(), False, 500),
     ],
 )
 def test_whose_mistake_a_failure_is(error: BaseException, is_uploaded: bool, status: int) -> None:
@@ -103,6 +106,25 @@ def test_whose_mistake_a_failure_is(error: BaseException, is_uploaded: bool, sta
     choose(req)
     assert req.to_finish is not None
     assert req.to_finish.status_code == status
+
+
+class Textless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(Textless(), "Textless: without a text, RuntimeError"), (RuntimeError("\ud800!"), "?!")],
+)
+def test_an_error_whose_text_is_broken_costs_its_own_request_only(
+    error: Exception, text: str
+) -> None:
+    bad, good = req_with(Recorder(), raises=error), req_with(Recorder(), force=4)
+    assert choose(bad, good)[1] == 4
+    assert bad.to_finish is not None
+    assert text in (bad.to_finish.message or "")
+    assert msgspec.msgpack.encode(bad.to_finish)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +176,7 @@ def test_disallowed_tokens_are_never_chosen() -> None:
     assert choose(banned, req_with(processor, token_ids=[])) == [13, 15]
 
 
-@pytest.mark.parametrize("given", [[16], [-1], [1.5], ["a"], None])
+@pytest.mark.parametrize("given", [[16], [-1], [1.5], [1e300], [float("inf")], ["a"], None])
 def test_disallowed_tokens_must_be_ids_of_the_vocabulary(given: Any) -> None:
     req = req_with(DisallowedTokensLogitsProcessor(), token_ids=given)
     choose(req)

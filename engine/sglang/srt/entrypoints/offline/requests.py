@@ -15,6 +15,7 @@ from sglang.srt.entrypoints.answer_inputs import answer_inputs, embedding_input
 EXACTLY_ONE = "Either text, input_ids or input_embeds should be provided."
 DEFAULT_MAX_NEW_TOKENS = 128
 LIST_FIELDS = ("stop", "stop_regex", "stop_token_ids")
+OPTIONS = {"session": "session_params", "lora_name": "lora_path"}
 
 
 IdsOrLists = Sequence[int] | Sequence[Sequence[int]]
@@ -119,7 +120,7 @@ def embedding_request(
         wish = embedding_input(
             own_rid, ids, vocab_size=model.card.vocab_size, context_len=model.card.context_len
         )
-        requests.append(PromptRequest(own_rid, [wish]))
+        requests.append(PromptRequest(own_rid, [_sendable(wish)]))
     return Request(requests, is_batch)
 
 
@@ -215,7 +216,7 @@ def _wish(
     with_logprobs = bool(row["return_logprob"])
     start = row["logprob_start_len"]
     parts = [row[name] for name in ("extra_key", "cache_salt") if row[name] is not None]
-    return GenerateInput(
+    wish = GenerateInput(
         rid=rid,
         input_ids=ids,
         sampling=params,
@@ -231,6 +232,22 @@ def _wish(
         custom_logit_processor=row["custom_logit_processor"],
         session=_session(row["session_params"]),
     )
+    return _sendable(wish)
+
+
+def _sendable(wish: GenerateInput) -> GenerateInput:
+    """As the scheduler reads it, which has no answer to what it cannot read."""
+    options = {OPTIONS.get(name, name): v for name, v in msgspec.structs.asdict(wish).items()}
+    params = msgspec.structs.asdict(options.pop("sampling"))
+    for option, value in [*options.items(), *((f"sampling_params.{k}", params[k]) for k in params)]:
+        try:
+            msgspec.msgpack.encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise ValueError(f"{option} cannot be sent to the engine: {error}") from None
+    try:
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(wish), type=GenerateInput)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"a value has the wrong type: {error}") from None
 
 
 def _session(given: Any) -> SessionRef | None:

@@ -151,6 +151,35 @@ def test_mistake_is_named(arguments: dict[str, Any], text: str) -> None:
         read(**arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"priority": 1.5}, r"got `float` - at `\$.priority`"),
+        ({"priority": 2**80}, "priority cannot be sent"),
+        ({"rid": [5]}, r"at `\$.rid`"),
+        ({"extra_key": "\ud800"}, "extra_key cannot be sent"),
+        ({"routing_key": {"a": 1}}, r"at `\$.routing_key`"),
+        ({"custom_logit_processor": print}, "custom_logit_processor cannot be sent"),
+        ({"lora_path": "\ud800"}, "lora_path cannot be sent"),
+        ({"params": {"custom_params": {"x": object()}}}, r"params\.custom_params cannot be sent"),
+        ({"params": {"custom_params": {"x": 2**70}}}, r"params\.custom_params cannot be sent"),
+        ({"params": {"sampling_seed": 2**70}}, r"sampling_params\.sampling_seed cannot be sent"),
+        ({"session_params": {"id": "\ud800"}}, "session_params cannot be sent"),
+    ],
+)
+def test_nothing_is_sent_that_the_scheduler_cannot_read(
+    arguments: dict[str, Any], text: str
+) -> None:
+    prompt = ["a"] if "rid" in arguments else "a"
+    with pytest.raises(ValueError, match=text):
+        read(prompt, **arguments)
+
+
+def test_ids_of_vectors_are_texts() -> None:
+    with pytest.raises(ValueError, match=r"at `\$.rid`"):
+        embedding_request(served(), {"prompt": ["a"], "input_ids": None}, rid=[5])  # type: ignore[list-item]
+
+
 def test_unknown_keyword_is_a_type_error_with_the_nearest() -> None:
     with pytest.raises(TypeError, match="'return_logprobs'; did you mean 'return_logprob'"):
         read("a", return_logprobs=True)
