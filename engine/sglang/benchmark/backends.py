@@ -1,7 +1,7 @@
 """The APIs that servers speak: how a request is written, and what an event of its answer says."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Json = dict[str, Any]
@@ -14,6 +14,26 @@ class Ask:
     prompt: str | list[int] | list[Json]  # text, token ids, or the messages of a chat
     output_len: int
     at: float | None = None  # seconds after the start; None: as the request rate says
+    follow_ups: tuple[str, ...] = ()  # what the user says after each answer
+    adapter: str | None = None  # None: the model alone
+
+    def next_turn(self, answer: str, is_chat: bool) -> "Ask":
+        """The conversation's next request: all that was said, and the next question."""
+        question, *later = self.follow_ups
+        prompt: str | list[Json]
+        if is_chat:
+            said = {"role": "assistant", "content": answer}
+            prompt = [*self.messages, said, {"role": "user", "content": question}]
+        else:
+            prompt = f"{self.prompt}{answer}{question}"
+        return replace(self, prompt=prompt, follow_ups=tuple(later))
+
+    @property
+    def messages(self) -> list[Json]:
+        """The prompt as a chat."""
+        if isinstance(self.prompt, str):
+            return [{"role": "user", "content": self.prompt}]
+        return [message for message in self.prompt if isinstance(message, dict)]
 
 
 @dataclass(frozen=True)
@@ -62,6 +82,17 @@ class Backend:
     # Of an object that is not as the API says: AttributeError, LookupError or TypeError.
     read: Callable[[Json], News]
 
+    @property
+    def is_embedding(self) -> bool:
+        return self.path == "/v1/embeddings"
+
+    def request(self, ask: Ask, sampling: Sampling) -> Json:
+        """The body with the adapter: ours take it beside the model, others as a model."""
+        body = self.body(ask, sampling)
+        if ask.adapter is not None:
+            body["lora_path" if self.is_sglang else "model"] = ask.adapter
+        return body
+
 
 # ------------------------------------------------------------------ the native API
 
@@ -106,10 +137,7 @@ def _completions_body(ask: Ask, sampling: Sampling) -> Json:
 
 
 def _chat_body(ask: Ask, sampling: Sampling) -> Json:
-    messages = ask.prompt
-    if isinstance(messages, str):
-        messages = [{"role": "user", "content": messages}]
-    own = {"messages": messages, "logprobs": True if sampling.return_logprob else None}
+    own = {"messages": ask.messages, "logprobs": True if sampling.return_logprob else None}
     return _openai_body(own, ask, sampling)
 
 

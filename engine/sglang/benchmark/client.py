@@ -6,13 +6,15 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import numpy as np
 
 from sglang.benchmark.backends import Ask, Backend, Json, News, Sampling
 from sglang.benchmark.errors import RequestFailed
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Outcome:
     output_len: int = 0
     cached_len: int = 0
     failure: RequestFailed | None = None
+    adapter: str | None = None
 
     @property
     def tpot(self) -> float | None:
@@ -88,8 +91,8 @@ class Sender:
 
     async def send(self, ask: Ask) -> Outcome:
         """Asks and reads the whole answer. What goes wrong is in the outcome."""
-        outcome = Outcome(started=self._clock.now())
-        body = {**self._backend.body(ask, self._sampling), **self._extra_body}
+        outcome = Outcome(started=self._clock.now(), adapter=ask.adapter)
+        body = {**self._backend.request(ask, self._sampling), **self._extra_body}
         try:
             if body.get("stream"):
                 await self._stream(body, outcome)
@@ -105,6 +108,17 @@ class Sender:
             outcome.failure = RequestFailed("answer is not JSON", str(error))
         outcome.latency = self._clock.now() - outcome.started
         return outcome
+
+    async def converse(self, ask: Ask) -> list[Outcome]:
+        """Every turn, each as soon as the one before is answered. After one that failed the
+        others are not sent, and count as failed."""
+        outcomes = [await self.send(ask)]
+        while ask.follow_ups and outcomes[-1].failure is None:
+            ask = ask.next_turn(outcomes[-1].text, self._backend.is_chat)
+            outcomes.append(await self.send(ask))
+        unsent = RequestFailed("not sent", "a turn before it failed")
+        left = ask.follow_ups
+        return outcomes + [Outcome(failure=unsent, adapter=ask.adapter) for _ in left]
 
     async def _stream(self, body: Json, outcome: Outcome) -> None:
         async with self._client.stream("POST", self._backend.path, json=body) as response:
@@ -143,23 +157,23 @@ class Sender:
 async def run_all(
     asks: Sequence[Ask],
     arrivals: Sequence[float],
-    send: Callable[[Ask], Awaitable[Outcome]],
+    send: Callable[[Ask], Awaitable[T]],
     clock: Clock,
     max_concurrency: int | None = None,
-) -> tuple[list[Outcome], float]:
-    """Sends each request at its time, whether or not earlier ones are answered; -> the outcomes
-    in the order of the requests, and the seconds from the first to the last.
+) -> tuple[list[T], float]:
+    """Sends each request at its time, whether or not earlier ones are answered; -> what became of
+    them, in their order, and the seconds from the first to the last.
 
     With a limit, what is due waits until one before it has ended; its latency starts then.
     """
     gate = asyncio.Semaphore(max_concurrency) if max_concurrency else contextlib.nullcontext()
 
-    async def one(ask: Ask) -> Outcome:
+    async def one(ask: Ask) -> T:
         async with gate:
             return await send(ask)
 
     start = clock.now()
-    running: list[asyncio.Task[Outcome]] = []
+    running: list[asyncio.Task[T]] = []
     try:
         for ask, at in zip(asks, arrivals, strict=True):
             await clock.sleep(max(start + at - clock.now(), 0.0))

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from sglang.benchmark.tokens import Tokens
 
 TRACE_BLOCK = 512  # tokens that one hash of a mooncake trace stands for
 DEFAULT_CHAT_OUTPUT_LEN = 256
+SKEW = 1.5  # of skewed adapters: the n-th is asked for as often as n ** -SKEW says
 _SLICE = 64  # prompts that are tokenized together
 _SHORTEST = 2  # tokens; shorter prompts and answers of conversations are left out
 
@@ -33,7 +35,7 @@ async def load(options: Options, tokens: Tokens) -> list[Ask]:
     asks = await _MAKERS[options.dataset_name](options, tokens, np.random.default_rng(options.seed))
     if not asks:
         raise BenchmarkError(f"--dataset-path {options.dataset_path} holds no usable prompt")
-    return await _shape(asks, options, tokens)
+    return _with_adapters(await _shape(asks, options, tokens), options)
 
 
 # ------------------------------------------------------------------ made up
@@ -49,12 +51,21 @@ async def _random_ids(options: Options, tokens: Tokens, rng: np.random.Generator
 
 async def _shared_prefix(options: Options, tokens: Tokens, rng: np.random.Generator) -> list[Ask]:
     vocab = await tokens.vocab_size()
-    asks = []
+    asks, later = [], []
     for _ in range(options.gsp_num_groups):
         system = _ids(rng, vocab, options.gsp_system_prompt_len)
         for _ in range(options.gsp_prompts_per_group):
             question = _ids(rng, vocab, options.gsp_question_len)
             asks.append(Ask(system + question, options.gsp_output_len))
+            for _ in range(options.gsp_num_turns - 1):
+                later.append(_ids(rng, vocab, options.gsp_question_len))
+    if later:
+        asks = await _with_text(asks, tokens)
+        questions = iter(await tokens.decode(later))
+        asks = [
+            replace(ask, follow_ups=tuple(islice(questions, options.gsp_num_turns - 1)))
+            for ask in asks
+        ]
     order = range(len(asks)) if options.gsp_ordered else rng.permutation(len(asks))
     return [asks[i] for i in order]
 
@@ -74,6 +85,10 @@ async def _mooncake(options: Options, tokens: Tokens, rng: np.random.Generator) 
         asks.append(Ask(ids[:input_len], max(output_len, 1), at))
         if len(asks) == options.num_prompts:
             break
+    if options.mooncake_num_rounds > 1:
+        asks = await _with_text(asks, tokens)
+        again = options.mooncake_num_rounds - 1
+        asks = [replace(ask, follow_ups=(str(ask.prompt),) * again) for ask in asks]
     return sorted(asks, key=lambda ask: ask.at or 0.0)
 
 
@@ -165,11 +180,10 @@ async def _shape(asks: list[Ask], options: Options, tokens: Tokens) -> list[Ask]
     backend = BACKENDS[options.backend]
     if options.prompt_suffix:
         [suffix] = await tokens.encode([options.prompt_suffix])
-        asks = [replace(ask, prompt=_extended(ask, options.prompt_suffix, suffix)) for ask in asks]
+        asks = [_extended(ask, options.prompt_suffix, suffix) for ask in asks]
     if options.apply_chat_template:
         asks = await _with_text(asks, tokens)
-        chats = [_as_chat(ask) for ask in asks]
-        return _with_prompts(asks, await tokens.render(chats))
+        return _with_prompts(asks, await tokens.render([ask.messages for ask in asks]))
     if backend.is_chat:
         return await _with_text(asks, tokens)
     texts = [ask.prompt for ask in asks if isinstance(ask.prompt, str)]
@@ -178,19 +192,18 @@ async def _shape(asks: list[Ask], options: Options, tokens: Tokens) -> list[Ask]
     return asks
 
 
-def _extended(ask: Ask, text: str, ids: list[int]) -> str | list[int] | list[Json]:
+def _extended(ask: Ask, text: str, ids: list[int]) -> Ask:
+    follow_ups = tuple(question + text for question in ask.follow_ups)
+    return replace(ask, prompt=_longer(ask, text, ids), follow_ups=follow_ups)
+
+
+def _longer(ask: Ask, text: str, ids: list[int]) -> str | list[int] | list[Json]:
     if isinstance(ask.prompt, str):
         return ask.prompt + text
     last = ask.prompt[-1]
     if isinstance(last, dict):
-        return [*_as_chat(ask)[:-1], {**last, "content": f"{last.get('content', '')}{text}"}]
+        return [*ask.messages[:-1], {**last, "content": f"{last.get('content', '')}{text}"}]
     return [*(i for i in ask.prompt if isinstance(i, int)), *ids]
-
-
-def _as_chat(ask: Ask) -> list[Json]:
-    if isinstance(ask.prompt, str):
-        return [{"role": "user", "content": ask.prompt}]
-    return [message for message in ask.prompt if isinstance(message, dict)]
 
 
 async def _with_text(asks: list[Ask], tokens: Tokens) -> list[Ask]:
@@ -203,6 +216,22 @@ async def _with_text(asks: list[Ask], tokens: Tokens) -> list[Ask]:
 
 def _with_prompts(asks: list[Ask], prompts: Any) -> list[Ask]:
     return [replace(ask, prompt=prompt) for ask, prompt in zip(asks, prompts, strict=True)]
+
+
+def _with_adapters(asks: list[Ask], options: Options) -> list[Ask]:
+    """An adapter for each, drawn apart from the prompts, which stay the same."""
+    count = len(options.lora_name)
+    if not count:
+        return asks
+    if options.lora_request_distribution == "distinct":
+        chosen = np.arange(len(asks)) % count
+    else:
+        skew = SKEW if options.lora_request_distribution == "skewed" else 0.0
+        weights = np.arange(1, count + 1) ** -skew
+        rng = np.random.default_rng([options.seed, count])
+        chosen = rng.choice(count, len(asks), p=weights / weights.sum())
+    pairs = zip(asks, chosen, strict=True)
+    return [replace(ask, adapter=options.lora_name[which]) for ask, which in pairs]
 
 
 _MAKERS: dict[str, Maker] = {

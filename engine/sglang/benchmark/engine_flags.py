@@ -1,9 +1,12 @@
 """Command lines that hold a benchmark's own flags and those of the engine."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sglang.benchmark.options import make_parser
+from sglang.benchmark.options import flags_of, make_parser
+from sglang.benchmark.refusals import nearest
 
 if TYPE_CHECKING:
     from sglang.srt.server_args import ServerArgs
@@ -29,7 +32,7 @@ def split(
     return own, others
 
 
-def engine_args(argv: Sequence[str], prog: str) -> "ServerArgs":
+def engine_args(declared: type[Any], argv: Sequence[str], prog: str) -> "ServerArgs":
     """Options of a model that is on disk. ValueError: it is not."""
     from sglang.srt import plugins
     from sglang.srt.entrypoints.offline.model_options import located
@@ -38,15 +41,31 @@ def engine_args(argv: Sequence[str], prog: str) -> "ServerArgs":
 
     let_idle_threads_sleep()  # before torch is loaded, so that it has an effect in this process
     plugins.load_plugins()
-    return located(prepare_server_args(argv, prog=prog))
+    with _own_flags_named(declared, argv):
+        args = prepare_server_args(argv, prog=prog)
+    return located(args)
 
 
-def given(argv: Sequence[str], prog: str) -> dict[str, Any]:
+def given(declared: type[Any], argv: Sequence[str], prog: str) -> dict[str, Any]:
     """The engine's options that are no defaults, by name: for a server that is started."""
     from sglang.srt.server_args import resolve_server_args
 
-    args, origins = resolve_server_args(argv, prog=prog)
+    with _own_flags_named(declared, argv):
+        args, origins = resolve_server_args(argv, prog=prog)
     return {name: getattr(args, name) for name in origins if hasattr(args, name)}
+
+
+@contextmanager
+def _own_flags_named(declared: type[Any], argv: Sequence[str]) -> Iterator[None]:
+    """If the engine refuses flags that resemble the benchmark's own, those are named, too."""
+    try:
+        yield
+    except SystemExit as ended:
+        flags = [argument for argument in argv if argument.startswith("--")] if ended.code else []
+        for flag in flags:
+            if near := nearest(flag, flags_of(declared)):
+                print(f"{flag}: did you mean the benchmark's own {near}?", file=sys.stderr)
+        raise
 
 
 def check_counts(**values: int) -> None:

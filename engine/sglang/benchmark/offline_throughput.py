@@ -207,10 +207,10 @@ def _backend(name: str, argv: Sequence[str], prog: str) -> Iterator[Backend]:
     if name == "engine":
         from sglang.srt.entrypoints.offline.engine import Engine
 
-        with Engine(server_args=engine_flags.engine_args(argv, prog)) as engine:
+        with Engine(server_args=engine_flags.engine_args(OfflineOptions, argv, prog)) as engine:
             yield EngineBackend(engine)
         return
     from sglang.lang.backend.runtime import Runtime
 
-    with Runtime(**engine_flags.given(argv, prog)) as runtime:
+    with Runtime(**engine_flags.given(OfflineOptions, argv, prog)) as runtime:
         yield RuntimeBackend(runtime)

@@ -97,7 +97,7 @@ def main(argv: Sequence[str], prog: str = "python -m sglang.bench_one_batch") ->
     """Prints the result; 1 if there is none, or if the correctness test fails."""
     options, others = engine_flags.split(OneBatchOptions, argv, prog, DESCRIPTION)
     try:
-        args = engine_flags.engine_args(others, prog)
+        args = engine_flags.engine_args(OneBatchOptions, others, prog)
         worker = StaticWorker(args)
         if options.correctness_test:
             return 0 if _is_correct(worker, str(args.tokenizer_path), options.cut_len) else 1

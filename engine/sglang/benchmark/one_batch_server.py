@@ -160,5 +160,5 @@ def _server(base_url: str, argv: Sequence[str], prog: str) -> Iterator[str]:
         return
     from sglang.lang.backend.runtime import Runtime
 
-    with Runtime(**engine_flags.given(argv, prog)) as runtime:
+    with Runtime(**engine_flags.given(OneBatchServerOptions, argv, prog)) as runtime:
         yield runtime.url

@@ -8,11 +8,13 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, get_args, get_type_hints
 
 from sglang.benchmark.backends import BACKENDS
+from sglang.benchmark.refusals import chosen_from, unknown_argument
 
 DATASETS = (
     "sharegpt", "custom", "openai", "random", "random-ids", "generated-shared-prefix", "mooncake",
 )  # fmt: skip
 GOALS = ("ttft", "tpot", "e2el")
+DISTRIBUTIONS = ("uniform", "distinct", "skewed")
 
 
 def option(default: Any, help: str, choices: Sequence[str] = ()) -> Any:
@@ -56,11 +58,22 @@ class Options:
     gsp_system_prompt_len: int = option(2048, "Tokens of a system prompt.")
     gsp_question_len: int = option(128, "Tokens behind the system prompt.")
     gsp_output_len: int = option(256, "Tokens to answer.")
+    gsp_num_turns: int = option(1, "Questions of each conversation, each after the answers so far.")
     gsp_ordered: bool = option(False, "Group by group instead of shuffled.")
     mooncake_slowdown_factor: float = option(1.0, "Stretches the times of the trace.")
+    mooncake_num_rounds: int = option(
+        1, "Times that each prompt of the trace is asked, each after the answers so far."
+    )
     prompt_suffix: str = option("", "Text behind every prompt.")
     apply_chat_template: bool = option(False, "Render prompts as the model's chat first.")
     tokenize_prompt: bool = option(False, "Send token ids instead of text.")
+    lora_name: list[str] = option([], "Adapters to ask for; default: the model alone.")
+    lora_request_distribution: str | None = option(
+        None,
+        "uniform: any, at random; distinct: one after the other; skewed: the earlier in the list "
+        "the more. Default: uniform.",
+        DISTRIBUTIONS,
+    )
 
     request_rate: float = option(float("inf"), "Requests per second, at random times (Poisson).")
     max_concurrency: int | None = option(None, "Most requests at a time.")
@@ -99,6 +112,15 @@ class Options:
         return {name: float(value) for name, _, value in pairs}
 
     @property
+    def num_turns(self) -> int:
+        """Requests of each conversation."""
+        by_name = {
+            "generated-shared-prefix": self.gsp_num_turns,
+            "mooncake": self.mooncake_num_rounds,
+        }
+        return by_name.get(self.dataset_name, 1)
+
+    @property
     def extra_body(self) -> dict[str, Any]:
         return dict(json.loads(self.extra_request_body or "{}"))
 
@@ -106,6 +128,8 @@ class Options:
         """Raises ValueError that names the option."""
         _check_numbers(self)
         _check_texts(self)
+        _check_turns(self)
+        _check_adapters(self)
         backend = BACKENDS[self.backend]
         if self.flush_cache and not backend.is_sglang:
             raise ValueError(f"--flush-cache: {self.backend} servers cannot; leave it out")
@@ -135,7 +159,10 @@ def parse(argv: Sequence[str], prog: str) -> Options:
     """A mistake ends the process with code 2 and one sentence."""
     parser = make_parser(Options, prog, "Measures a running server.")
     try:
-        options = Options(**vars(parser.parse_args(argv)))
+        given, rest = parser.parse_known_args(argv)
+        if rest:
+            raise ValueError(unknown_argument(rest[0], flags_of(Options)))
+        options = Options(**vars(given))
         options.check()
     except ValueError as error:
         parser.error(str(error))
@@ -147,8 +174,16 @@ def make_parser(declared: type[Any], prog: str, description: str) -> argparse.Ar
     parser = argparse.ArgumentParser(prog=prog, allow_abbrev=False, description=description)
     hints = get_type_hints(declared)
     for one in fields(declared):
-        parser.add_argument("--" + one.name.replace("_", "-"), **_argument(one, hints[one.name]))
+        parser.add_argument(_flag(one), **_argument(one, hints[one.name]))
     return parser
+
+
+def flags_of(declared: type[Any]) -> list[str]:
+    return [_flag(one) for one in fields(declared)]
+
+
+def _flag(declared: Field[Any]) -> str:
+    return "--" + declared.name.replace("_", "-")
 
 
 def _argument(declared: Field[Any], hint: Any) -> dict[str, Any]:
@@ -164,7 +199,7 @@ def _argument(declared: Field[Any], hint: Any) -> dict[str, Any]:
     shown = "" if told in (None, "") else f" Default: {told}."
     kept: dict[str, Any] = {"default": default, "help": help + shown}
     if choices := declared.metadata["choices"]:
-        return {**kept, "choices": list(choices)}
+        return {**kept, "choices": list(choices), "type": chosen_from(choices)}
     if isinstance(default, list):
         (kind,) = get_args(hint)
         metavar = "TEXT" if kind is str else kind.__name__.upper()
@@ -176,7 +211,8 @@ def _check_numbers(options: Options) -> None:
     least_one = (
         "num_prompts", "sharegpt_output_len", "sharegpt_context_len", "random_input_len",
         "random_output_len", "gsp_num_groups", "gsp_prompts_per_group", "gsp_system_prompt_len",
-        "gsp_question_len", "gsp_output_len", "max_concurrency",
+        "gsp_question_len", "gsp_output_len", "gsp_num_turns", "mooncake_num_rounds",
+        "max_concurrency",
     )  # fmt: skip
     for name in least_one:
         value = getattr(options, name)
@@ -210,3 +246,25 @@ def _check_texts(options: Options) -> None:
         raise ValueError(f"--extra-request-body is not JSON: {error}") from None
     if not isinstance(extra, dict):
         raise ValueError(f"--extra-request-body must be a JSON object, got {extra!r}")
+
+
+def _check_turns(options: Options) -> None:
+    if options.num_turns == 1:
+        return
+    flag = "--gsp-num-turns" if options.dataset_name != "mooncake" else "--mooncake-num-rounds"
+    if BACKENDS[options.backend].is_embedding:
+        raise ValueError(f"{flag} must be 1: {options.backend} gives no answers to go on from")
+    if options.apply_chat_template or options.tokenize_prompt:
+        raise ValueError(
+            f"{flag} must be 1 with --apply-chat-template and --tokenize-prompt, for answers come "
+            "back as text; leave them out, or use a chat backend"
+        )
+
+
+def _check_adapters(options: Options) -> None:
+    if options.lora_request_distribution and not options.lora_name:
+        raise ValueError("--lora-request-distribution needs adapters; name them by --lora-name")
+    if not all(options.lora_name):
+        raise ValueError("--lora-name must not be empty; leave it out to ask the model alone")
+    if options.lora_name and options.backend == "sglang-embedding":
+        raise ValueError("--lora-name: sglang embeds without adapters; leave it out")

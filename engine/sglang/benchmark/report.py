@@ -94,6 +94,7 @@ def record(
         "random_input_len": options.random_input_len,
         "random_output_len": options.random_output_len,
         "random_range_ratio": options.random_range_ratio,
+        "lora_name": options.lora_name or None,
         "goodput": options.goals or None,
         **numbers,
         "server_info": server_info,
@@ -105,6 +106,7 @@ def record(
             "ttfts": [outcome.ttft for outcome in outcomes],
             "itls": [outcome.itls for outcome in outcomes],
             "generated_texts": [outcome.text for outcome in outcomes],
+            "lora_names": [outcome.adapter for outcome in outcomes],
             "errors": [o.failure.message if o.failure else "" for o in outcomes],
         }
     return result

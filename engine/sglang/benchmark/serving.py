@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from sglang.benchmark import datasets, report, target
 from sglang.benchmark.backends import BACKENDS, Ask, Sampling
@@ -12,6 +13,8 @@ from sglang.benchmark.errors import BenchmarkError
 from sglang.benchmark.metrics import Numbers, summarize
 from sglang.benchmark.options import Options, parse
 from sglang.benchmark.tokens import LocalTokens, ServerTokens, Tokens
+
+T = TypeVar("T")
 
 
 def main(argv: Sequence[str], prog: str = "python -m sglang.bench_serving") -> int:
@@ -46,8 +49,9 @@ async def run(options: Options, clock: Clock | None = None) -> Numbers:
         if options.flush_cache:
             await target.flush_cache(client)
         arrivals = arrival_times(asks, options.request_rate, options.seed)
-        send = _with_progress(sender.send, len(asks), options)
-        outcomes, duration = await run_all(asks, arrivals, send, clock, options.max_concurrency)
+        send = _with_progress(sender.converse, len(asks), options)
+        turns, duration = await run_all(asks, arrivals, send, clock, options.max_concurrency)
+        outcomes = [outcome for conversation in turns for outcome in conversation]
         info = await target.server_info(client, options)
         numbers = summarize(outcomes, duration, options.goals)
         numbers["accept_length"] = target.accept_length(info)
@@ -90,19 +94,20 @@ async def _retokenized(options: Options, tokens: Tokens, outcomes: Sequence[Outc
 
 
 def _with_progress(
-    send: Callable[[Ask], Awaitable[Outcome]], total: int, options: Options
-) -> Callable[[Ask], Awaitable[Outcome]]:
-    """Shows on a terminal how many requests have ended."""
+    converse: Callable[[Ask], Awaitable[T]], total: int, options: Options
+) -> Callable[[Ask], Awaitable[T]]:
+    """Shows on a terminal how many requests, or conversations, have ended."""
     if options.disable_tqdm or not sys.stderr.isatty():
-        return send
+        return converse
     ended = 0
+    what = "requests" if options.num_turns == 1 else "conversations"
 
-    async def counted(ask: Ask) -> Outcome:
+    async def counted(ask: Ask) -> T:
         nonlocal ended
-        outcome = await send(ask)
+        outcomes = await converse(ask)
         ended += 1
         end = "\n" if ended == total else ""
-        print(f"\r{ended} of {total} requests have ended", end=end, file=sys.stderr, flush=True)
-        return outcome
+        print(f"\r{ended} of {total} {what} have ended", end=end, file=sys.stderr, flush=True)
+        return outcomes
 
     return counted

@@ -100,3 +100,30 @@ def test_names_of_the_same_api_are_one_backend() -> None:
     assert BACKENDS["sglang-native"] is BACKENDS["sglang"]
     assert BACKENDS["lmdeploy"].path == BACKENDS["vllm"].path == "/v1/completions"
     assert (BACKENDS["lmdeploy"].port, BACKENDS["lmdeploy-chat"].port) == (23333, 23333)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "path"),
+    [
+        ("sglang", None, "a"), ("sglang-oai", "m", "a"), ("sglang-oai-chat", "m", "a"),
+        ("vllm", "a", None), ("lmdeploy-chat", "a", None), ("vllm-embedding", "a", None),
+    ],
+)  # fmt: skip
+def test_an_adapter_stands_where_the_server_looks_for_it(
+    name: str, model: str | None, path: str | None
+) -> None:
+    backend = BACKENDS[name]
+    body = backend.request(Ask("hi", 5, adapter="a"), SAMPLING)
+    assert (body.get("model"), body.get("lora_path")) == (model, path)
+    assert backend.request(Ask("hi", 5), SAMPLING) == backend.body(Ask("hi", 5), SAMPLING)
+
+
+def test_a_conversation_goes_on_from_its_answer() -> None:
+    first = Ask("q1", 5, at=2.0, follow_ups=("q2", "q3"), adapter="a")
+    second = first.next_turn("a1", is_chat=False)
+    assert second == Ask("q1a1q2", 5, 2.0, ("q3",), "a")
+    assert second.next_turn("a2", is_chat=False) == Ask("q1a1q2a2q3", 5, 2.0, (), "a")
+    chat = first.next_turn("a1", is_chat=True).next_turn("a2", is_chat=True)
+    assert [(m["role"], m["content"]) for m in chat.messages] == [
+        ("user", "q1"), ("assistant", "a1"), ("user", "q2"), ("assistant", "a2"), ("user", "q3"),
+    ]  # fmt: skip

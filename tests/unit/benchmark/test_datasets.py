@@ -132,6 +132,55 @@ async def test_groups_share_a_system_prompt() -> None:
     assert shuffled != asks and sorted(map(str, shuffled)) == sorted(map(str, asks))
 
 
+@pytest.mark.parametrize("backend", ["sglang", "vllm-chat"])
+async def test_conversations_of_a_group_have_questions_of_their_own(backend: str) -> None:
+    same = {
+        "dataset_name": "generated-shared-prefix", "gsp_num_groups": 2, "gsp_prompts_per_group": 3,
+        "gsp_system_prompt_len": 8, "gsp_question_len": 4, "backend": backend,
+    }  # fmt: skip
+    asks = await prompts(**same, gsp_num_turns=3, prompt_suffix=" w1")
+    assert all(len(ids_of(str(ask.prompt))) == 8 + 4 + 1 for ask in asks)
+    assert all(len(ask.follow_ups) == 2 for ask in asks)
+    questions = [question for ask in asks for question in ask.follow_ups]
+    assert len(set(questions)) == len(questions) == 12
+    assert all(len(ids_of(question)) == 4 + 1 for question in questions)
+    assert not any(ask.follow_ups for ask in await prompts(**same))
+
+
+async def test_rounds_of_a_trace_ask_its_prompt_again(tmp_path: Path) -> None:
+    record = {"timestamp": 5, "input_length": 6, "output_length": 2, "hash_ids": [1]}
+    path = written(tmp_path / "f", [record], lines=True)
+    same = {"dataset_name": "mooncake", "dataset_path": path}
+    [once] = await prompts(**same)
+    [ask] = await prompts(**same, mooncake_num_rounds=3)
+    assert isinstance(once.prompt, list) and ask.at == once.at == 0.005
+    assert ids_of(str(ask.prompt)) == once.prompt
+    assert ask.follow_ups == (ask.prompt, ask.prompt)
+
+
+async def test_adapters_are_spread_as_told() -> None:
+    same = {"dataset_name": "random-ids", "num_prompts": 3000, "random_input_len": 2}
+    plain = await prompts(**same)
+    assert {ask.adapter for ask in plain} == {None}
+
+    async def counts(distribution: str | None) -> Counter[str | None]:
+        asks = await prompts(
+            **same, lora_name=["a", "b", "c"], lora_request_distribution=distribution
+        )
+        assert [ask.prompt for ask in asks] == [ask.prompt for ask in plain]
+        if distribution == "distinct":
+            assert [ask.adapter for ask in asks[:5]] == ["a", "b", "c", "a", "b"]
+        return Counter(ask.adapter for ask in asks)
+
+    assert await counts("distinct") == {"a": 1000, "b": 1000, "c": 1000}
+    uniform = await counts("uniform")
+    assert uniform == await counts(None)
+    assert all(900 < uniform[name] < 1100 for name in "abc")
+    skewed = await counts("skewed")
+    assert skewed["a"] / skewed["b"] == pytest.approx(2**1.5, rel=0.15)
+    assert skewed["a"] / skewed["c"] == pytest.approx(3**1.5, rel=0.15)
+
+
 async def test_a_trace_repeats_its_blocks_at_its_times(tmp_path: Path) -> None:
     records = [
         {"timestamp": 3000, "input_length": 600, "output_length": 5, "hash_ids": [1, 3]},

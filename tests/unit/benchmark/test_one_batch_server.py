@@ -65,3 +65,20 @@ def test_errors_of_the_server_are_told() -> None:
 def test_running_server_takes_no_flags_of_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--base-url", "http://played", "--page-size", "1"]) == 1
     assert "leave out --page-size" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "expected"),
+    [
+        ("--batch-sizes", "--batch-sizes: did you mean the benchmark's own --batch-size?"),
+        ("--no-such-thing", "unknown option --no-such-thing"),
+    ],
+)
+def test_own_flags_that_are_misspelt_are_named(
+    capsys: pytest.CaptureFixture[str], flag: str, expected: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--model-path", "demo", flag, "2"])
+    assert ended.value.code == 2
+    text = capsys.readouterr().err
+    assert expected in text and ("the benchmark's own" in text) == (flag == "--batch-sizes")

@@ -96,6 +96,55 @@ async def test_the_model_is_the_server_s_unless_named(flags: list[str]) -> None:
     assert server.bodies[0]["model"] == (flags[-1] if flags else "words")
 
 
+TURNS = [
+    "--dataset-name", "generated-shared-prefix", "--gsp-num-groups", "1",
+    "--gsp-prompts-per-group", "2", "--gsp-system-prompt-len", "6", "--gsp-question-len", "3",
+    "--gsp-output-len", "2", "--gsp-num-turns", "3", "--warmup-requests", "0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["sglang", "sglang-oai", "vllm-chat"])
+async def test_turns_follow_each_other(backend: str) -> None:
+    server = FakeServer()
+    numbers = await measure(server, *TURNS, "--max-concurrency", "1", "--backend", backend)
+    assert (numbers["completed"], numbers["total_output_tokens"]) == (6, 12)
+    asked = [body.get("text") or body.get("prompt") or body["messages"] for body in server.bodies]
+    for conversation in (asked[:3], asked[3:]):
+        first, second, third = conversation
+        if backend == "vllm-chat":
+            assert [m["role"] for m in third] == ["user", "assistant"] * 2 + ["user"]
+            assert third[:3] == second and second[:1] == first and second[1]["content"] == "xx"
+        else:
+            answer = "w0 w1" if backend == "sglang" else "xx"
+            assert second.startswith(first + answer) and third.startswith(second + answer)
+
+
+async def test_turns_after_one_that_failed_have_failed_too() -> None:
+    class FailingOnce(FakeServer):
+        def generate(self, path: str, body: dict[str, Any]) -> tuple[int, str]:
+            fails = len(self.bodies) == 2
+            return (503, "{}") if fails else super().generate(path, body)
+
+    server = FailingOnce()
+    numbers = await measure(server, *TURNS, "--max-concurrency", "1")
+    assert (numbers["completed"], numbers["failed"], len(server.bodies)) == (4, 2, 5)
+    counts = {kind: told["count"] for kind, told in numbers["failures"].items()}
+    assert counts == {"HTTP 503": 1, "not sent": 1}
+
+
+async def test_adapters_are_asked_for_and_told(tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    server = FakeServer()
+    await measure(
+        server, "--lora-name", "a", "b", "--lora-request-distribution", "distinct",
+        "--warmup-requests", "0", "--max-concurrency", "1", "--output-file", str(out),
+        "--output-details",
+    )  # fmt: skip
+    assert [body["lora_path"] for body in server.bodies] == ["a", "b", "a", "b", "a"]
+    told = json.loads(out.read_text())
+    assert (told["lora_name"], told["lora_names"]) == (["a", "b"], ["a", "b", "a", "b", "a"])
+
+
 async def test_report_and_json_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "results.jsonl"
     flags = ["--output-file", str(out), "--output-details", "--cache-report", "--tag", "t",
