@@ -14,7 +14,7 @@ _PROFILE = (
 
 ABSENT_FLAGS = {
     "--pd-separated": (
-        "a gateway before prefill and decode workers is measured like any server; leave it out."
+        "prefill and decode run in one worker, and every server is measured alike; leave it out."
     ),
     "--mooncake-workload": "no trace is downloaded; --dataset-path names the file of one.",
 }

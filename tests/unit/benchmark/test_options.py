@@ -96,7 +96,7 @@ def test_mistakes_end_with_a_sentence(
     [
         (["--profile"], "the server has no /start_profile"),
         (["--profile-num-steps", "5"], "the server has no /start_profile"),
-        (["--pd-separated"], "measured like any server"),
+        (["--pd-separated"], "run in one worker"),
         (["--mooncake-workload", "conversation"], "--dataset-path names the file"),
         (["--image-count", "2"], "prompts are text"),
         (["--image_resolution=1080p"], "prompts are text"),
