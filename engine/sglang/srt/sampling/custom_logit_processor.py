@@ -54,7 +54,8 @@ class CustomLogitProcessor(ABC):
             return name
         import dill
 
-        return json.dumps({_CALLABLE: dill.dumps(cls).hex()})
+        # `recurse`: what it uses of its script comes along, imported modules and constants too
+        return json.dumps({_CALLABLE: dill.dumps(cls, recurse=True).hex()})
 
     @classmethod
     def from_str(cls, text: str) -> "CustomLogitProcessor":

@@ -1,6 +1,9 @@
 """Processors change their own requests' logits only; a broken one costs nothing but its request."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -257,6 +260,30 @@ def test_a_class_survives_the_way_through_its_text() -> None:
     text = uploaded_class().to_str()
     assert list(json.loads(text)) == ["callable"]
     assert choose(req_with(CustomLogitProcessor.from_str(text))) == [5]
+
+
+SCRIPT = """
+import math
+
+from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
+
+TOKEN = 6
+
+
+class Forces(CustomLogitProcessor):
+    def __call__(self, logits, custom_param_list=None):
+        logits[:, TOKEN] = math.inf
+        return logits.clamp(max=100.0)
+
+
+print(Forces.to_str())
+"""
+
+
+def test_a_class_of_a_script_brings_what_it_uses_of_it(tmp_path: Path) -> None:
+    (script := tmp_path / "client.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, script], capture_output=True, check=True, text=True)
+    assert choose(req_with(CustomLogitProcessor.from_str(done.stdout))) == [6]
 
 
 def test_equal_texts_get_one_object() -> None:
