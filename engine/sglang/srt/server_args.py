@@ -84,7 +84,12 @@ class ServerArgs(
     plugin_options: dict[str, Any] = field(default_factory=dict)  # flags that hooks have added
 
     def __post_init__(self) -> None:
-        """Fills the defaults that depend on other values, and what the model overrides."""
+        """Fills the defaults that depend on other values, and what the model overrides.
+
+        ValueError names an option of a wrong type, before anything is computed with it.
+        """
+        for option in options_of(ServerArgs):
+            option.check_type(getattr(self, option.name))
         if self.host.startswith("[") and self.host.endswith("]"):
             self.host = self.host[1:-1]  # `[::1]`, as URLs have it
         self.device = self.device or "cpu"

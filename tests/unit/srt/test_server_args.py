@@ -89,6 +89,7 @@ def test_default_chunk_is_whole_pages() -> None:
         (["--grpc-mode", "--api-key", "k"], ("--api-key", "--grpc-mode")),
         (["--preferred-sampling-params", "{"], ("--preferred-sampling-params", "JSON")),
         (["--preferred-sampling-params", "[]"], ("--preferred-sampling-params", "object")),
+        (["--default-priority-value", "99999999999"], (">= -2147483648 and <= 2147483647",)),
         (["--host", ""], ("--host", "empty")),
         (["--modle-path", "x"], ("--modle-path", "did you mean --model-path?")),
         (["--page_size", "4"], ("did you mean --page-size?",)),
@@ -119,6 +120,22 @@ def test_mistakes_are_one_sentence(
     text = error_of(capsys, *argv)
     for part in expected:
         assert part in text
+
+
+@pytest.mark.parametrize("option", options_of(ServerArgs), ids=lambda option: option.name)
+def test_a_keyword_of_a_wrong_type_is_refused_by_name(option: Option) -> None:
+    for value in ("x", 1, 1.5, True, None, [1], {}, object()):
+        try:
+            ServerArgs(**{"model_path": "dummy", option.name: value}).check_server_args()
+        except ValueError as error:
+            assert "--" in str(error)
+    with pytest.raises(ValueError, match=rf"^{option.flag}: expected .+, got "):
+        ServerArgs(**{"model_path": "dummy", option.name: object()})
+
+
+def test_a_secret_of_a_wrong_type_is_not_shown() -> None:
+    with pytest.raises(ValueError, match="--api-key: expected text or none, got .* type int$"):
+        ServerArgs(model_path="dummy", api_key=1234)  # type: ignore[arg-type]
 
 
 def test_model_path_is_required(capsys: pytest.CaptureFixture[str]) -> None:

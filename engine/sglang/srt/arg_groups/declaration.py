@@ -26,7 +26,7 @@ class Bound:
 
     def __str__(self) -> str:
         parts = [
-            f"{sign} {limit:g}"
+            f"{sign} {limit if isinstance(limit, int) else format(limit, 'g')}"
             for sign, limit in ((">=", self.ge), (">", self.gt), ("<=", self.le))
             if limit is not None
         ]
@@ -112,12 +112,19 @@ class Option:
         except ValueError:
             raise ValueError(f"expected {_KIND_WORDS[self.kind]}, got {text!r}") from None
 
+    def check_type(self, value: Any) -> None:
+        """ValueError when the value's type is wrong."""
+        if (value is None and self.nullable) or _is_kind(value, self.kind):
+            return
+        expected = _KIND_WORDS[self.kind] + (" or none" if self.nullable else "")
+        given = f"a value of type {type(value).__name__}" if self.secret else repr(value)
+        raise ValueError(f"{self.flag}: expected {expected}, got {given}")
+
     def check(self, value: Any) -> None:
         """ValueError when the value's type, bound or choice is wrong."""
-        if value is None and self.nullable:
+        self.check_type(value)
+        if value is None:
             return
-        if not _is_kind(value, self.kind):
-            raise ValueError(f"{self.flag}: expected {_KIND_WORDS[self.kind]}, got {value!r}")
         if self.bound is not None and not self.bound.holds(value):
             raise ValueError(f"{self.flag} must be {self.bound}, got {value}")
         if self.choices is not None and value not in self.choices.names():

@@ -8,6 +8,7 @@ from sglang.srt.extension_points import SCHEDULE_POLICIES
 
 GROUP = Group("scheduling")
 COUNT = Bound(ge=1)
+PRIORITIES = Bound(ge=-(1 << 31), le=(1 << 31) - 1)  # what a request's priority may be
 BESIDE_PRIORITIES = ("fcfs", "lof", "routing-key", "priority")
 
 
@@ -48,7 +49,7 @@ class SchedulingArgs:
         bool, GROUP, "Smaller priorities are the more urgent ones."
     ] = False
     default_priority_value: A[
-        int | None, GROUP, "Priority of a request that names none; default: 0."
+        int | None, GROUP, PRIORITIES, "Priority of a request that names none; default: 0."
     ] = None
     disable_priority_preemption: A[
         bool, GROUP, "Running requests are never pushed out by more urgent ones."
