@@ -178,6 +178,7 @@ def _thought_of(params: dict[str, Any], vocab_size: int) -> list[int] | None:
     req = params["__req__"]
     thought: list[int] = req.output_ids
     if (start := params.get("think_start_token_id")) is not None:
+        (start,) = _token_ids([start], "think_start_token_id", vocab_size)
         tokens = req.origin_input_ids + req.output_ids
         if start not in tokens:
             return None

@@ -10,6 +10,8 @@ from sglang.srt.core.request import Req
 
 logger = logging.getLogger(__name__)
 
+_LINE = 300  # characters of a line in the log
+
 
 def process_logits(logits: torch.Tensor, rows: Sequence[int], reqs: Sequence[Req]) -> None:
     """Changes the logits in place; `rows[i]` is the row of `reqs[i]`, which has a processor.
@@ -28,13 +30,13 @@ def process_logits(logits: torch.Tensor, rows: Sequence[int], reqs: Sequence[Req
 def _process(logits: torch.Tensor, rows: list[int], reqs: list[Req]) -> None:
     try:
         processed = _call(logits[rows], reqs)
-    except BaseException as error:  # signals do not raise here, so it is the processor's
+    except BaseException as error:  # noqa: BLE001 - signals do not raise here: it is the processor's
         if len(reqs) > 1:  # somebody's fault is not the others'
             for row, req in zip(rows, reqs, strict=True):
                 _process(logits, [row], [req])
             return
-        logger.exception("The custom logit processor of %s failed", reqs[0].rid)
         _end(reqs[0], error)
+        _log(reqs[0], error)
         return
     logits[rows] = processed
     _check(processed, reqs)
@@ -61,13 +63,27 @@ def _check(processed: torch.Tensor, reqs: list[Req]) -> None:
             _end(req, ValueError("a row needs a finite logit, and neither NaN nor +inf"))
 
 
+def _log(req: Req, error: BaseException) -> None:
+    """One short line where the request is to blame: there may be as many as clients like."""
+    what = f"The custom logit processor {type(req.logit_processor).__name__} of {req.rid} failed"
+    if _is_own(req, error):
+        line = " ".join(f"{what}: {described(error)}".split())
+        logger.warning("%s", line if len(line) <= _LINE else f"{line[:_LINE]}…")
+        logger.debug("%s", what, exc_info=error)
+    else:
+        logger.error("%s", what, exc_info=error)
+
+
+def _is_own(req: Req, error: BaseException) -> bool:
+    """What the request brought or asked for is its own mistake; other faults are the server's."""
+    return req.has_uploaded_processor or isinstance(error, ValueError)
+
+
 def _end(req: Req, error: BaseException) -> None:
     if req.to_finish is not None:
         return
-    # What the request brought or asked for is its own mistake; other faults are the server's.
-    is_own = req.has_uploaded_processor or isinstance(error, ValueError)
     req.to_finish = FinishReason(
         type="abort",
         message=f"custom_logit_processor failed: {described(error)}",
-        status_code=400 if is_own else 500,
+        status_code=400 if _is_own(req, error) else 500,
     )

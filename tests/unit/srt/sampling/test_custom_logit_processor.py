@@ -1,6 +1,7 @@
 """Processors change their own requests' logits only; a broken one costs nothing but its request."""
 
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,32 @@ def test_whose_mistake_a_failure_is(error: BaseException, is_uploaded: bool, sta
     choose(req)
     assert req.to_finish is not None
     assert req.to_finish.status_code == status
+
+
+@pytest.mark.parametrize(
+    ("error", "is_uploaded"), [(ValueError("two\nlines" + "x" * 999), False), (KeyError("k"), True)]
+)
+def test_a_clients_mistake_is_one_line_in_the_log(
+    error: BaseException, is_uploaded: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    req = req_with(Recorder(), raises=error)
+    req.has_uploaded_processor = is_uploaded
+    with caplog.at_level(logging.DEBUG):
+        choose(req)
+    shown, detail = caplog.records
+    assert shown.levelno == logging.WARNING and shown.exc_info is None
+    line = shown.getMessage()
+    assert f"Recorder of {req.rid} failed: {type(error).__name__}: " in line
+    assert "\n" not in line and len(line) <= 301
+    assert detail.levelno == logging.DEBUG and detail.exc_info is not None
+
+
+def test_the_servers_mistake_is_logged_with_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    choose(req_with(Recorder(), raises=RuntimeError("fault")))
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR and record.exc_info is not None
 
 
 class Textless(Exception):
@@ -233,6 +260,17 @@ def test_thinking_needs_its_params(params: dict[str, Any]) -> None:
     choose(req)
     assert req.to_finish is not None
     assert "custom_params.think" in (req.to_finish.message or "")
+
+
+@pytest.mark.parametrize("given", ["a", [START], -1, VOCAB, 1.5])
+def test_thinking_starts_with_an_id_of_the_vocabulary(given: Any) -> None:
+    req = req_with(
+        ThinkingBudgetLogitProcessor(), [5, 6],
+        thinking_budget=2, think_end_token_id=END, think_start_token_id=given,
+    )  # fmt: skip
+    choose(req)
+    assert req.to_finish is not None and req.to_finish.status_code == 400
+    assert "custom_params.think_start_token_id must be ids" in (req.to_finish.message or "")
 
 
 # ------------------------------------------------------------------ texts
