@@ -6,6 +6,7 @@ import os
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -238,7 +239,8 @@ class HiCacheFile(HiCacheStorage):
 
     The trailer is a magic number, the length of the bytes, and SHA-256 over the owner (model, its
     fingerprint, rank, page format), the key and the bytes. A file that fails the proof counts as
-    missing, with one warning, and is replaced when its page is written next.
+    missing, with one warning, and is replaced when its page is written next. While pages cannot be
+    stored, each reason is told once.
     """
 
     MAGIC = b"SGLHKV01"
@@ -263,6 +265,7 @@ class HiCacheFile(HiCacheStorage):
         self._page_name = re.compile(f"[^_]+{re.escape(self.suffix)}\\.bin")
         self._temporary_name = re.compile(f"\\.{re.escape(self.suffix)}\\.\\d+\\.\\d+\\.tmp")
         self._bad: set[str] = set()
+        self._told: set[int | None] = set()  # errno of what keeps pages from being stored now
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -317,18 +320,20 @@ class HiCacheFile(HiCacheStorage):
         if page is None:
             return False
         path = self.path_of(key)
-        if key not in self._bad and path.exists():
-            return True
-        body = as_bytes(page.detach().cpu()).numpy().tobytes()
-        trailer = self.TRAILER.pack(self.MAGIC, len(body), self._digest(key, body))
         temporary = self.folder / next(self._temporary)
         try:
+            if key not in self._bad and path.exists():
+                return True
+            body = as_bytes(page.detach().cpu()).numpy().tobytes()
+            trailer = self.TRAILER.pack(self.MAGIC, len(body), self._digest(key, body))
             temporary.write_bytes(body + trailer)
             temporary.replace(path)
         except OSError as error:
-            logger.warning("a page of KV cannot be stored: %s", error)
-            temporary.unlink(missing_ok=True)
+            self._tell(error)
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
             return False
+        self._told.clear()
         self._bad.discard(key)
         return True
 
@@ -380,6 +385,11 @@ class HiCacheFile(HiCacheStorage):
         digest = hashlib.sha256(repr(owner).encode())
         digest.update(body)
         return digest.digest()
+
+    def _tell(self, error: OSError) -> None:
+        if error.errno not in self._told:
+            self._told.add(error.errno)
+            logger.warning("pages of KV cannot be stored: %s", error)
 
     def _ignore(self, key: str, why: str) -> None:
         if key not in self._bad:

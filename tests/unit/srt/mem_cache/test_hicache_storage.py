@@ -1,7 +1,9 @@
 """Pages in files, backends of others, and the names of both."""
 
+import errno
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +220,33 @@ def test_a_full_disk_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     (tmp_path / "gone").rmdir()
     assert storage.set(KEY, PAGE) is False
     assert "cannot be stored" in caplog.text
+
+
+def test_what_keeps_pages_from_being_stored_is_told_once_until_it_works_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = files(tmp_path)
+
+    def fails_with(code: int) -> None:
+        def write_bytes(path: Path, data: bytes) -> int:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(Path, "write_bytes", write_bytes)
+
+    def store(*keys: str) -> list[bool]:
+        return [storage.set(key * 64, PAGE) for key in keys]
+
+    fails_with(errno.ENOSPC)
+    assert store("a", "b", "c") == [False] * 3
+    fails_with(errno.EIO)
+    assert store("a", "b") == [False] * 2
+    assert len(caplog.records) == 2
+    monkeypatch.undo()
+    assert store("a") == [True]
+    fails_with(errno.ENOSPC)
+    assert store("a", "b", "c") == [True, False, False]
+    assert len(caplog.records) == 3
+    assert [record.getMessage().count("No space left") for record in caplog.records] == [1, 0, 1]
 
 
 def test_the_variable_overrides_the_folder(tmp_path: Path) -> None:
