@@ -154,7 +154,7 @@ class PrefillPlanner:
         expected = sum(reserved_new_tokens(req) for req in running) * new_token_ratio
         return PrefillBudget(
             room=memory - int(expected),
-            memory=self._memory.room_now(),
+            memory=self._memory.room_now([self.chunked] if self.chunked else []),
             input=self._config.max_prefill_tokens,
             chunk=self._config.chunked_prefill_size,
         )

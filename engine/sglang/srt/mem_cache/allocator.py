@@ -57,6 +57,10 @@ class BaseTokenToKVPoolAllocator(PagePool):
         """Tokens that can be allocated now."""
         return self.full_available_size()
 
+    def available_after_trim(self, reqs: "list[Req]") -> int:
+        """`available_size` as it would be after `trim`."""
+        return self.available_size()
+
     def trim(self, reqs: "list[Req]", table: "ReqToTokenPool") -> None:
         """Called before the next tokens of these requests are computed: frees what none of them
         attends to, if there is a pool for which that makes a difference.

@@ -49,11 +49,11 @@ class RequestMemory:
         """Tokens that are free, or would be after eviction."""
         return self.allocator.full_available_size() + self.tree_cache.evictable_size()
 
-    def room_now(self) -> int:
-        """How many tokens can be allocated at once: less than `room` where a second pool is full,
-        which running requests keep emptying.
+    def room_now(self, reqs: list[Req]) -> int:
+        """How many tokens a pass of these requests can allocate: less than `room` where a second
+        pool is full, which running requests keep emptying.
         """
-        return self.allocator.available_size() + self.tree_cache.evictable_size()
+        return self.allocator.available_after_trim(reqs) + self.tree_cache.evictable_size()
 
     def used(self) -> int:
         """Tokens that eviction could not free."""
@@ -138,7 +138,7 @@ class RequestMemory:
         return slots
 
     def can_decode(self, reqs: list[Req]) -> bool:
-        return self.decode_tokens(reqs) <= self.room_now()
+        return self.decode_tokens(reqs) <= self.room_now(reqs)
 
     def decode(self, reqs: list[Req]) -> torch.Tensor:
         """One slot for the next token of each request. Returns out_cache_loc: [batch_size]."""

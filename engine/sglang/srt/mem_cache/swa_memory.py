@@ -151,17 +151,18 @@ class SWATokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         """Tokens of the pages that stand in the window pool."""
         return int(self._has_window.sum()) * self.page_size
 
+    def available_after_trim(self, reqs: list[Req]) -> int:
+        freed = sum(self._trimmed_start(req) - req.window_start for req in reqs)
+        return min(self.full_available_size(), self.swa_available_size() + freed)
+
     def free_swa(self, free_index: torch.Tensor) -> None:
         """Slots that no layer with a window will read again. Whole pages, as in `free`."""
         self._give_window_back(self._pages_of(free_index))
 
     def trim(self, reqs: list[Req], table: ReqToTokenPool) -> None:
         for req in reqs:
-            # A token attends to itself and to `window_len - 1` before it. A pass under way still
-            # reads what its first one does: a place given up now may be written to before that.
-            out = req.kv_valid_len - self._window_len + 1
-            end = out // self.page_size * self.page_size
-            if end - req.window_start >= LEAST_TRIMMED:
+            end = self._trimmed_start(req)
+            if end > req.window_start:
                 self.free_swa(table.slots(req, req.window_start, end))
                 req.window_start = end
 
@@ -191,6 +192,14 @@ class SWATokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         self._swa.restore_state(swa)
         self._window_pages.copy_(pages)
         self._has_window.copy_(has)
+
+    def _trimmed_start(self, req: Req) -> int:
+        """Where the request's part of the window pool begins after `trim`."""
+        # A token attends to itself and to `window_len - 1` before it. A pass under way still
+        # reads what its first one does: a place given up now may be written to before that.
+        out = req.kv_valid_len - self._window_len + 1
+        end = out // self.page_size * self.page_size
+        return end if end - req.window_start >= LEAST_TRIMMED else req.window_start
 
     def _take(self, num_pages: int, *, sort: bool) -> torch.Tensor | None:
         if num_pages * self.page_size > self.available_size():

@@ -6,9 +6,18 @@ import pytest
 import torch
 
 from sglang.kernels.kv_store import store_kv_torch
+from sglang.srt.core.config import ScheduleConfig
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
+from sglang.srt.managers.decode import RunningBatch
+from sglang.srt.managers.new_token_ratio import NewTokenRatio
+from sglang.srt.managers.prefill import PrefillPlanner
+from sglang.srt.managers.schedule_policy import SchedulePolicy
+from sglang.srt.managers.waiting_queue import WaitingQueue
+from sglang.srt.mem_cache.base_prefix_cache import CacheInitParams
+from sglang.srt.mem_cache.chunk_cache import ChunkCache
 from sglang.srt.mem_cache.memory_pool import KVDims, Memory, PoolSizes, build_memory
+from sglang.srt.mem_cache.request_memory import RequestMemory
 from sglang.srt.mem_cache.swa_memory import SWAKVPool, SWATokenToKVPoolAllocator
 
 WINDOW = 8
@@ -111,6 +120,48 @@ def test_what_a_pass_under_way_reads_is_not_given_up(num_pending: int) -> None:
     allocator.trim([req], built.req_to_token_pool)
     assert req.window_start == 32
     allocator.check_window([req])
+
+
+def request_memory(built: Memory) -> RequestMemory:
+    params = CacheInitParams(
+        req_to_token_pool=built.req_to_token_pool,
+        token_to_kv_pool_allocator=built.token_to_kv_pool_allocator,
+        page_size=1,
+    )
+    return RequestMemory(
+        ChunkCache(params), built.req_to_token_pool, built.token_to_kv_pool_allocator
+    )
+
+
+def test_nobody_is_retracted_where_trimming_makes_room() -> None:
+    built = memory(100, share=0.4)
+    allocator, _ = parts(built)
+    req = grown(built, 32 + WINDOW - 1)
+    assert allocator.alloc(1) is not None and allocator.available_size() == 0
+    running = RunningBatch(request_memory(built), NewTokenRatio(1.0))
+    running.add(req)
+    plan = running.plan(others_hold_memory=True)
+    assert plan.retracted == [] and plan.batch is not None
+    assert allocator.swa_available_size() == 31
+
+
+def test_prompt_in_chunks_goes_on_in_a_window_pool_that_it_has_filled() -> None:
+    built = memory(200, share=0.3)
+    config = ScheduleConfig(max_running_requests=4, chunked_prefill_size=50)
+    room = request_memory(built)
+    policy = SchedulePolicy("fcfs", room.tree_cache)
+    planner = PrefillPlanner(config, room, policy)
+    waiting = WaitingQueue(None)
+    req = Req("r", list(range(150)), SamplingParams())
+    waiting.add(req)
+    lens = []
+    for _ in range(9):
+        if (batch := planner.plan(waiting, [], 0.5)) is None:
+            break
+        lens.append(batch.extend_seq_lens[0])
+        req.kv_pending_len = 0
+    assert sum(lens) == 150
+    parts(built)[0].check_window([req])
 
 
 def test_state_can_be_restored() -> None:
