@@ -36,8 +36,11 @@ class Priorities:
         return found
 
     def displaced_by(self, req: Req, waiting: Iterable[Req]) -> Req | None:
-        """Who leaves a full queue for the request: a waiting one that is less urgent, or nobody."""
-        last = self.least_urgent(waiting)
+        """Who leaves a full queue for the request: a waiting one that is less urgent, or nobody.
+
+        An answer that has begun is never lost.
+        """
+        last = self.least_urgent(one for one in waiting if not one.num_retractions)
         return last if last is not None and self.urgency(last) < self.urgency(req) else None
 
     def preemptible_by(self, req: Req, running: Sequence[Req]) -> list[Req]:

@@ -131,6 +131,28 @@ def test_full_queue_lets_the_least_urgent_go() -> None:
         assert finish is not None and finish.status_code == 503
 
 
+def test_an_answer_that_has_begun_is_not_displaced() -> None:
+    engine = engine_of(max_running_requests=1, max_queued_requests=2)
+    engine.send(generate("begun", prompt_of(9), 9, priority=0))
+    for _ in range(4):
+        engine.step()
+    engine.send(generate("urgent", prompt_of(9, 1), 9, priority=50))
+    engine.step()
+    engine.step()
+    assert [req.rid for req in engine.scheduler.waiting] == ["begun"]
+    engine.send(*(generate(f"p{p}", prompt_of(9, p), 2, priority=p) for p in (3, 5, 4)))
+    answers = engine.run()
+    refused = {rid for rid, answer in answers.items() if answer.finish.type == "abort"}  # type: ignore[union-attr]
+    assert refused == {"p3", "p4"}
+    assert answers["begun"].token_ids == reference(prompt_of(9), 9)
+
+
+def test_nobody_is_displaced_where_all_have_begun() -> None:
+    begun = a_req(0)
+    begun.num_retractions = 1
+    assert Priorities(ON).displaced_by(a_req(9), [begun]) is None
+
+
 def test_priority_is_refused_where_nobody_looks_at_it_if_that_is_wished() -> None:
     engine = engine_of(PriorityConfig(refused_when_disabled=True))
     finish = engine.ask(prompt_of(5), 2, priority=1).finish
