@@ -86,6 +86,19 @@ def test_a_request_without_context_begins_a_trace_of_its_own(told: dict[str, Any
     assert {span.name for span in roots} == {"POST /generate", "GET /v1/models"}
 
 
+def test_a_missing_collector_is_told_once(tmp_path: Path) -> None:
+    with otlp_collector() as collector:
+        endpoint = collector.endpoint
+    flags = ("--enable-trace", "--otlp-traces-endpoint", endpoint)
+    with processes.front_door(tmp_path, *flags) as server:
+        assert processes.call(f"{server.url}/v1/models")[0] == 200
+        processes.until(lambda: "spans are lost" in server.log_text())
+        # The span of this one is sent at the end, in vain again.
+        assert processes.call(f"{server.url}/v1/models")[0] == 200
+    assert server.log_text().count("spans are lost") == 1, server.log_text()
+    assert "ExportError" not in server.log_text()
+
+
 def test_a_front_door_makes_them_too(tmp_path: Path) -> None:
     with otlp_collector() as collector:
         flags = ("--enable-trace", "--otlp-traces-endpoint", collector.endpoint)

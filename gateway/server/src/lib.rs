@@ -5,6 +5,7 @@
 
 mod admin;
 mod app;
+mod collector;
 mod connections;
 mod context;
 pub mod embedded;

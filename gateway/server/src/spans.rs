@@ -18,6 +18,8 @@ use opentelemetry_sdk::{
 use smg_config::TraceOptions;
 use tokio::runtime::Handle;
 
+use crate::collector::Collector;
+
 /// The name of the program in traces.
 const SERVICE: &str = "smg";
 
@@ -66,7 +68,7 @@ impl Spans {
         let batches = BatchConfigBuilder::default()
             .with_scheduled_delay(BATCH_DELAY)
             .build();
-        let processor = BatchSpanProcessor::builder(exporter)
+        let processor = BatchSpanProcessor::builder(Collector::new(exporter, address))
             .with_batch_config(batches)
             .build();
         let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
