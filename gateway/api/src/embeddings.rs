@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::body::Body;
 use crate::error::ApiError;
-use crate::generate::{check_batch, prompts_of};
+use crate::generate::{check_batch, native_field, prompts_of};
 use crate::routing::Routing;
 use crate::shapes::{OneOrMany, Prompt, Prompts, TokenIds};
 use crate::unsupported;
@@ -74,7 +74,8 @@ impl EmbeddingRequest {
         unsupported::check_embedding(&body)?;
         let raw: RawNative = body.read()?;
         let prompts = prompts_of(raw.text, raw.input_ids)?;
-        Self::checked(&body, raw.model, prompts, ("text", false))
+        let field = native_field(&prompts.0);
+        Self::checked(&body, raw.model, prompts, (field, false))
     }
 
     fn checked(

@@ -83,6 +83,16 @@ pub enum Prompt {
     Ids(Vec<u32>),
 }
 
+impl Prompt {
+    /// What the native endpoints call it.
+    pub fn native_field(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "text",
+            Self::Ids(_) => "input_ids",
+        }
+    }
+}
+
 /// A prompt or several, in any of the four forms of `/v1/completions`: a string, a list of strings, a list
 /// of token ids, a list of lists of token ids.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -100,6 +100,19 @@ async fn what_is_wrong_is_named() {
     rig.post("/encode", &json!({}))
         .await
         .assert_error(400, "missing_field");
+    for (body, param) in [
+        (json!({"input_ids": [1_000_000_000]}), "input_ids"),
+        (json!({"input_ids": [[97], [1_000_000_000]]}), "input_ids"),
+        (json!({"input_ids": vec![[97]; 5000]}), "input_ids"),
+        (json!({"text": vec!["a"; 5000]}), "text"),
+    ] {
+        let error = rig
+            .post("/encode", &body)
+            .await
+            .assert_error(400, "invalid_value");
+        assert_eq!(error["param"], param);
+        assert!(error["message"].as_str().unwrap().starts_with(param), "{error}");
+    }
     rig.post(OPENAI, &json!({"input": "x", "model": "other"}))
         .await
         .assert_error(404, "model_not_found");

@@ -6,4 +6,4 @@ mod response;
 pub use request::{GenerateRequest, LogprobRequest, PromptItem};
 pub use response::{GenerateFinish, GenerateResponse, LogprobTriple, MetaInfo, Timings};
 
-pub(crate) use request::{check_batch, prompts_of};
+pub(crate) use request::{check_batch, native_field, prompts_of};

@@ -76,7 +76,7 @@ impl GenerateRequest {
         let raw: RawPrompt = body.read()?;
         let (prompts, is_batch) = prompts_of(raw.text, raw.input_ids)?;
         let num_prompts = prompts.len();
-        check_batch("text", num_prompts, 1)?;
+        check_batch(native_field(&prompts), num_prompts, 1)?;
         let sampling = sampling_of(&body, num_prompts)?;
         let logprobs = logprobs_of(body.read()?, num_prompts)?;
         let n = sampling.first().map_or(1, |first| first.n);
@@ -125,6 +125,11 @@ pub(crate) fn check_batch(field: &str, num_prompts: usize, n: u32) -> Result<(),
         given,
         &format!("such that prompts × n is at most {MAX_ANSWERS}"),
     )
+}
+
+/// The field that native prompts came in.
+pub(crate) fn native_field(prompts: &[Prompt]) -> &'static str {
+    prompts.first().map_or("text", Prompt::native_field)
 }
 
 /// The prompts of a native body, and whether they were a list.

@@ -32,7 +32,7 @@ pub async fn openai(State(cx): State<Arc<Context>>, request: Request) -> Result<
     let incoming = Incoming::json(request)?;
     let request = EmbeddingRequest::parse_openai(&incoming.body)?;
     let as_base64 = request.as_base64;
-    let (served, answers) = run(&cx, incoming, request, "input").await?;
+    let (served, answers) = run(&cx, incoming, request, |_| "input").await?;
     let prompt_tokens = answers
         .iter()
         .map(|(_, answer)| u64::from(answer.prompt_tokens))
@@ -62,7 +62,7 @@ pub async fn native(State(cx): State<Arc<Context>>, request: Request) -> Result<
     let incoming = Incoming::any(request)?;
     let request = EmbeddingRequest::parse_native(&incoming.body)?;
     let (arrived, is_batch) = (incoming.arrived, request.is_batch);
-    let (_, answers) = run(&cx, incoming, request, "text").await?;
+    let (_, answers) = run(&cx, incoming, request, Prompt::native_field).await?;
     let encoded = answers.into_iter().map(|(id, answer)| Encoded {
         embedding: answer.values,
         meta_info: EncodedInfo {
@@ -78,15 +78,18 @@ pub async fn native(State(cx): State<Arc<Context>>, request: Request) -> Result<
     }
 }
 
+/// What an endpoint calls the field of a prompt.
+type FieldOf = fn(&Prompt) -> &'static str;
+
 /// The vectors of all prompts, in order.
 async fn run(
     cx: &Context,
     incoming: Incoming,
     request: EmbeddingRequest,
-    field: &'static str,
+    field_of: FieldOf,
 ) -> Result<(Arc<Served>, Vec<(CallId, Embedding)>), Failure> {
     let served = cx.fleet.served(request.model.as_deref())?;
-    let ids = tokens(cx, &served, &incoming, request.prompts, field).await?;
+    let ids = tokens(cx, &served, &incoming, request.prompts, field_of).await?;
     let calls = ids.into_iter().zip(request.routing).map(|(ids, routing)| {
         let (id, _) = incoming.place(routing);
         Call {
@@ -108,13 +111,13 @@ async fn tokens(
     served: &Arc<Served>,
     incoming: &Incoming,
     prompts: Vec<Prompt>,
-    field: &'static str,
+    field_of: FieldOf,
 ) -> Result<Vec<Vec<u32>>, Failure> {
     let inside = served.clone();
     let work = move || {
         prompts
             .into_iter()
-            .map(|prompt| encode(&inside, prompt, field))
+            .map(|prompt| encode(&inside, prompt, field_of))
             .collect()
     };
     if incoming.body.len() < BLOCKING_BYTES {
@@ -124,7 +127,8 @@ async fn tokens(
     done.map_err(|error| ApiError::internal(format!("tokenizing was interrupted: {error}")))?
 }
 
-fn encode(served: &Served, prompt: Prompt, field: &'static str) -> Result<Vec<u32>, Failure> {
+fn encode(served: &Served, prompt: Prompt, field_of: FieldOf) -> Result<Vec<u32>, Failure> {
+    let field = field_of(&prompt);
     let context = served.info.max_context_length as usize;
     let ids = match prompt {
         Prompt::Ids(ids) => ids,
