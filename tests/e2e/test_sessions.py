@@ -85,6 +85,26 @@ def test_what_is_wrong_with_a_session_is_told(server: Server) -> None:
     assert processes.call(f"{server.url}/close_session", {"session_id": "talk"})[0] == 200
 
 
+def test_a_session_that_timed_out_is_not_found_and_its_name_is_free(server: Server) -> None:
+    open_session(server.url, session_id="short", timeout=0.001)
+    body = {"input_ids": [1], "sampling_params": GREEDY, "session_params": {"id": "short"}}
+    answers: list[Any] = []
+
+    def is_over() -> bool:
+        answers.append(processes.call(f"{server.url}/generate", body))
+        return bool(answers[-1][0] != 200)
+
+    processes.until(is_over)
+    for words in ("timeout passed", "not open here"):
+        status, error, _ = answers[-1]
+        told = error["error"]
+        assert (status, told["code"]) == (404, "session_not_found")
+        assert told["param"] == "session_params.id" and words in told["message"]
+        is_over()
+    open_session(server.url, session_id="short")
+    assert processes.call(f"{server.url}/close_session", {"session_id": "short"})[0] == 200
+
+
 def test_a_pause_holds_what_comes_until_it_is_over(server: Server) -> None:
     status, said, _ = processes.call(f"{server.url}/pause_generation", {"mode": "in_place"})
     assert (status, said) == (
@@ -130,7 +150,7 @@ def test_fields_that_place_a_request_are_taken(server: Server) -> None:
         assert len(generate(server.url, FIRST, **field)["output_ids"]) == 6
     body = {"input_ids": FIRST, "custom_logit_processor": "no such one"}
     status, error, _ = processes.call(f"{server.url}/generate", body)
-    assert status == 400 and "custom_logit_processor" in error["error"]["message"]
+    assert status == 400 and error["error"]["param"] == "custom_logit_processor"
 
 
 def test_the_storage_routes_are_closed(server: Server) -> None:

@@ -12,6 +12,12 @@ pub const ERROR_CODE_HEADER: &str = "x-smg-error-code";
 /// Seconds after which a client may try again when all that is missing is a free or loaded worker.
 pub const RETRY_AFTER: u32 = 1;
 
+/// The code of an error about a session that is not open.
+pub const SESSION_NOT_FOUND: &str = "session_not_found";
+
+/// The field that names a session.
+pub const SESSION_ID: &str = "session_params.id";
+
 /// What an endpoint answers instead of a result.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
@@ -29,7 +35,7 @@ impl Failure {
             .clone()
             .unwrap_or_else(|| "the worker aborted the request".to_owned());
         let error = ApiError::from_worker_status(status, message);
-        Some(Self(retry_hint(error)))
+        Some(Self(retry_hint(in_workers_words(error))))
     }
 
     /// A worker that did not run an administrative operation.
@@ -49,6 +55,52 @@ impl Failure {
     pub fn code(&self) -> &str {
         &self.0.code
     }
+}
+
+/// The roots of the fields that the messages of workers begin with.
+const WORKER_FIELDS: [&str; 18] = [
+    "capacity_of_str_len",
+    "custom_logit_processor",
+    "custom_params",
+    "ebnf",
+    "json_schema",
+    "logprob_start_len",
+    "mode",
+    "regex",
+    "rid",
+    "sampling_params",
+    "session_id",
+    "session_params",
+    "stop",
+    "streaming",
+    "structural_tag",
+    "timeout",
+    "token_ids_logprob",
+    "top_logprobs_num",
+];
+
+/// A worker's refusal names its field as the first word of the message.
+fn in_workers_words(error: ApiError) -> ApiError {
+    if !matches!(error.status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND) {
+        return error;
+    }
+    let Some(field) = leading_field(&error.message).map(str::to_owned) else {
+        return error;
+    };
+    let is_session = error.status == StatusCode::NOT_FOUND && field == SESSION_ID;
+    let error = error.with_param(field);
+    if is_session {
+        error.with_code(SESSION_NOT_FOUND)
+    } else {
+        error
+    }
+}
+
+fn leading_field(message: &str) -> Option<&str> {
+    let is_outside = |c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.');
+    let word = message.split(is_outside).next()?.trim_end_matches('.');
+    let root = word.split('.').next()?;
+    WORKER_FIELDS.contains(&root).then_some(word)
 }
 
 fn retry_hint(error: ApiError) -> ApiError {
@@ -94,7 +146,11 @@ impl From<&EngineError> for Failure {
         };
         // The worker's own words are for the client; its address is for the log.
         tracing::debug!(%error, "worker error");
-        Self(retry_hint(ApiError::new(status, code, error.message())))
+        Self(retry_hint(in_workers_words(ApiError::new(
+            status,
+            code,
+            error.message(),
+        ))))
     }
 }
 
@@ -157,5 +213,61 @@ impl IntoResponse for Failure {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(status: u16, message: &str) -> ApiError {
+        in_workers_words(ApiError::from_worker_status(status, message))
+    }
+
+    #[test]
+    fn the_field_that_a_workers_message_begins_with_is_its_param() {
+        for (message, param) in [
+            (
+                "session_params.rid 'x' is no request of session 's'",
+                Some("session_params.rid"),
+            ),
+            (
+                "session_params.offset must be in 0 … 4",
+                Some("session_params.offset"),
+            ),
+            (
+                "custom_logit_processor failed: ValueError",
+                Some("custom_logit_processor"),
+            ),
+            (
+                "sampling_params.logit_bias: keys are token ids",
+                Some("sampling_params.logit_bias"),
+            ),
+            ("rid 'x' is a request of session 's' already", Some("rid")),
+            ("stop or stop_regex cannot be used", Some("stop")),
+            ("sampling_params", Some("sampling_params")),
+            ("Structured output (regex) is not served here", None),
+            ("sampling_parameters are wrong", None),
+            ("session 's' keeps 1000 requests", None),
+            ("…", None),
+            ("", None),
+        ] {
+            assert_eq!(refused(400, message).param.as_deref(), param, "{message}");
+        }
+        assert_eq!(refused(500, "rid 'x' broke the worker").param, None);
+    }
+
+    #[test]
+    fn a_session_that_the_worker_does_not_have_is_not_found() {
+        let gone = refused(404, "session_params.id 's' is not an open session");
+        assert_eq!(
+            (gone.code.as_ref(), gone.param.as_deref()),
+            (SESSION_NOT_FOUND, Some(SESSION_ID))
+        );
+        assert_eq!(refused(404, "no such thing").code, "not_found");
+        assert_eq!(
+            refused(400, "session_params.id 's' is wrong").code,
+            "invalid_value"
+        );
     }
 }

@@ -194,6 +194,7 @@ async fn a_worker_that_refuses_to_open_leaves_the_name_free() {
         .await
         .assert_error(400, "invalid_value");
     assert_eq!(error["message"], "capacity_of_str_len must be at most 10");
+    assert_eq!(error["param"], "capacity_of_str_len");
     rig.post("/generate", &turn("s"))
         .await
         .assert_error(404, "session_not_found");
@@ -238,6 +239,38 @@ async fn a_session_outlives_a_connection() {
     rig.until_ready(0).await;
     rig.revive(0);
     rig.until_ready(1).await;
+    assert_eq!(rig.post("/generate", &turn("s")).await.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_ended_in_its_worker_is_not_found_and_its_name_is_free() {
+    let rig = Rig::start([keeper()]).await;
+    open(&rig, json!({"session_id": "s"})).await;
+    rig.engines[0].set_script(Script::refusing(
+        Code::InvalidArgument,
+        "session_params.rid 'x' is no request of session 's'",
+    ));
+    let error = rig
+        .post("/generate", &turn("s"))
+        .await
+        .assert_error(400, "invalid_value");
+    assert_eq!(error["param"], "session_params.rid");
+    rig.engines[0].set_script(Script::refusing(
+        Code::NotFound,
+        "session_params.id 's' is not an open session",
+    ));
+    let error = rig
+        .post("/generate", &turn("s"))
+        .await
+        .assert_error(404, "session_not_found");
+    assert_eq!(error["param"], "session_params.id");
+    rig.engines[0].set_script(Script::default());
+    let asked = rig.engines[0].counts().requests;
+    rig.post("/generate", &turn("s"))
+        .await
+        .assert_error(404, "session_not_found");
+    assert_eq!(rig.engines[0].counts().requests, asked);
+    open(&rig, json!({"session_id": "s"})).await;
     assert_eq!(rig.post("/generate", &turn("s")).await.status, 200);
 }
 

@@ -103,7 +103,11 @@ class Sessions:
         self._close_unused()
         session = self._open.get(ref.id)
         if session is None:
-            raise Refused(f"session_params.id {ref.id!r} is not an open session")
+            raise Refused(
+                f"session_params.id {ref.id!r} is not an open session: it was closed, or its "
+                "timeout passed; open another one",
+                status_code=404,
+            )
         if request.rid in session.turns:
             raise Refused(f"rid {request.rid!r} is a request of session {ref.id!r} already")
         if len(session.turns) + len(session.pending) >= MAX_TURNS:

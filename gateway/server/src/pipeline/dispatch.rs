@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     context::Context,
-    error::{Failure, RETRY_AFTER},
+    error::{Failure, RETRY_AFTER, SESSION_NOT_FOUND},
     spans::Span,
     telemetry::{Generation, GenerationLabels},
     workers::Chosen,
@@ -139,7 +139,11 @@ impl Leg {
                     *ended = true;
                 }
             }
-            Some(Err(_)) | None => self.state = State::Over,
+            Some(Err(failure)) => {
+                self.state = State::Over;
+                self.forget_session(failure);
+            }
+            None => self.state = State::Over,
             Some(Ok(EngineEvent::Tokens(_))) => {}
         }
         event
@@ -180,6 +184,15 @@ impl Leg {
                     }
                 }
             }
+        }
+    }
+
+    /// A session that the worker has ended is none here either.
+    fn forget_session(&self, failure: &Failure) {
+        if failure.code() == SESSION_NOT_FOUND
+            && let (Some(used), Some(named)) = (&self.prompt.session, &self.prompt.spec.session)
+        {
+            self.cx.fleet.sessions.forget(&named.id, used);
         }
     }
 

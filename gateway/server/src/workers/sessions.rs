@@ -10,7 +10,7 @@ use smg_routing::WorkerId;
 use tokio::time::Instant;
 
 use super::Fleet;
-use crate::error::{Failure, RETRY_AFTER};
+use crate::error::{Failure, RETRY_AFTER, SESSION_ID, SESSION_NOT_FOUND};
 
 /// Sessions of all workers together.
 const MAX_SESSIONS: usize = 100_000;
@@ -122,6 +122,15 @@ impl Sessions {
         self.0.lock().entries.remove(id);
     }
 
+    /// Its worker says that the session of a request has ended. Another one of the name stays.
+    pub fn forget(&self, id: &str, ended: &SessionUse) {
+        let mut table = self.0.lock();
+        let is_same = |entry: &Entry| Arc::ptr_eq(&entry.used, &ended.used);
+        if table.entries.get(id).is_some_and(is_same) {
+            table.entries.remove(id);
+        }
+    }
+
     /// The process that had a worker's sessions is gone.
     pub fn lose(&self, worker: WorkerId) {
         let now = Instant::now();
@@ -140,8 +149,8 @@ fn unknown(id: &str) -> Failure {
         clip(id)
     );
     ApiError::not_found(message)
-        .with_code("session_not_found")
-        .with_param("session_params.id")
+        .with_code(SESSION_NOT_FOUND)
+        .with_param(SESSION_ID)
         .into()
 }
 
@@ -151,7 +160,7 @@ fn lost(id: &str) -> Failure {
         clip(id)
     );
     ApiError::new(StatusCode::GONE, "session_lost", message)
-        .with_param("session_params.id")
+        .with_param(SESSION_ID)
         .into()
 }
 
@@ -280,6 +289,18 @@ mod tests {
         assert_eq!(sessions.enter("s").unwrap().worker(), WorkerId::new(1));
         sessions.remove("s");
         assert_eq!(refusal(sessions.enter("s")), error(404, "session_not_found"));
+    }
+
+    #[tokio::test]
+    async fn a_session_that_its_worker_ended_is_forgotten_and_no_other_of_the_name() {
+        let sessions = Sessions::default();
+        open(&sessions, "s", None);
+        let [first, late] = [sessions.enter("s").unwrap(), sessions.enter("s").unwrap()];
+        sessions.forget("s", &first);
+        assert_eq!(refusal(sessions.enter("s")), error(404, "session_not_found"));
+        open(&sessions, "s", None);
+        sessions.forget("s", &late);
+        assert!(sessions.enter("s").is_ok());
     }
 
     #[tokio::test(start_paused = true)]

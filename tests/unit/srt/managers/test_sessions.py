@@ -34,9 +34,9 @@ def turn(engine: Engine, name: str, prompt: list[int], num: int = 4, **ref: obje
     return engine.run(generate(name, prompt, num, session=session))[name]
 
 
-def why_refused(answer: Answer) -> str:
+def why_refused(answer: Answer, status: int = 400) -> str:
     finish = answer.finish
-    assert finish is not None and finish.type == "abort" and finish.status_code == 400
+    assert finish is not None and finish.type == "abort" and finish.status_code == status
     return str(finish.message)
 
 
@@ -147,7 +147,7 @@ def test_wrong_references_are_refused_by_name(ref: dict[str, object], message: s
 
 def test_unknown_session_is_refused() -> None:
     engine = Engine()
-    assert "is not an open session" in why_refused(turn(engine, "1", A))
+    assert "is not an open session" in why_refused(turn(engine, "1", A), 404)
 
 
 def test_history_must_fit_the_context_and_the_capacity() -> None:
@@ -167,7 +167,7 @@ def test_closed_session_is_gone_and_its_name_is_free() -> None:
     assert "is open already" in refusal(engine, "open_session", session_id="s")
     control(engine, "close_session", session_id="s")
     assert "is not open" in refusal(engine, "close_session", session_id="s")
-    assert "is not an open session" in why_refused(turn(engine, "2", B, rid="1"))
+    assert "is not an open session" in why_refused(turn(engine, "2", B, rid="1"), 404)
     control(engine, "open_session", session_id="s")
     assert "is no request" in why_refused(turn(engine, "3", B, rid="1"))
 
@@ -178,7 +178,7 @@ def test_session_without_requests_closes_by_itself() -> None:
     engine.now += 9
     turn(engine, "2", B, rid="1")
     engine.now += 11
-    assert "is not an open session" in why_refused(turn(engine, "3", B, rid="2"))
+    assert "is not an open session" in why_refused(turn(engine, "3", B, rid="2"), 404)
     assert len(engine.scheduler.sessions) == 0
 
 
