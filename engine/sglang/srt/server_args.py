@@ -54,6 +54,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_CHUNKED_PREFILL_SIZE = 4096
 # A step of so many tokens of a small model takes about a second on two cores, and others wait.
 CPU_CHUNKED_PREFILL_SIZE = 512
+URGENT_ROOM = 64  # requests on their way to a full queue
 NO_MODEL = "none"
 PLACEHOLDERS = (NO_MODEL, "dummy")  # model paths that name no model
 
@@ -143,6 +144,18 @@ class ServerArgs(
             ],
         )
         object.__setattr__(self, "_sealed", True)
+
+    @property
+    def most_waiting(self) -> int | None:
+        """Answers that the launcher lets wait; None: no limit.
+
+        The scheduler keeps to `max_queued_requests`. With priorities it has to see more, so that
+        an urgent request can take the place of another one.
+        """
+        limit = self.max_queued_requests
+        if limit is None or not self.enable_priority_scheduling:
+            return limit
+        return 2 * limit + URGENT_ROOM
 
     @property
     def sealed(self) -> bool:

@@ -365,3 +365,12 @@ def test_the_default_chunk_follows_the_size_of_a_page(tmp_path: Path) -> None:
     args = ServerArgs(model_path="demo")
     args.page_size = 48
     assert with_model_path(args, str(tmp_path)).chunked_prefill_size == 480
+
+
+def test_launcher_lets_urgent_requests_through_to_a_full_queue() -> None:
+    assert parse("--max-queued-requests", "5").most_waiting == 5
+    assert (
+        parse("--max-queued-requests", "none", "--enable-priority-scheduling").most_waiting is None
+    )
+    many = parse("--max-queued-requests", "5", "--enable-priority-scheduling").most_waiting
+    assert many is not None and many > 2 * 5

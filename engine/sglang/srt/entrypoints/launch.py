@@ -67,7 +67,7 @@ async def _serve(args: ServerArgs, folder: Path, progress: ProgressLine) -> int:
 
     start = time.monotonic()
     ports = PortArgs.in_folder(str(folder))
-    client = SchedulerClient(ports, show, args.max_queued_requests, args.kv_events.buffer_steps)
+    client = SchedulerClient(ports, show, args.most_waiting, args.kv_events.buffer_steps)
     service = EngineService(args, client)
     worker_socket = str(folder / "grpc.sock")
     server = grpc_server.make_server(service, _grpc_addresses(args, worker_socket))

@@ -315,7 +315,10 @@ def build_host_pool(
         fitting = int(host_memory_bytes * DEFAULT_SHARE) // token_bytes
         is_wish = args.hicache_size or args.hicache_ratio is not None
         if is_wish or fitting < params.page_size:
-            raise ValueError(f"{why} Lower --hicache-ratio or --hicache-size.")
+            raise ValueError(
+                f"{why} Lower --hicache-ratio or --hicache-size, or bound the pool that it is "
+                "measured in by --max-total-tokens."
+            )
         logger.warning("%s It gets %d tokens; see --hicache-ratio.", why, fitting)
         num_tokens = fitting
     return HOST_POOLS[args.hicache_mem_layout](kvcache, num_tokens, params.page_size)

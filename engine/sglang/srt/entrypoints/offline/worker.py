@@ -109,7 +109,7 @@ class OfflineWorker:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _bind(self, ports: PortArgs) -> None:
-        self.client = SchedulerClient(ports, max_queued=self._args.max_queued_requests)
+        self.client = SchedulerClient(ports, max_queued=self._args.most_waiting)
         self.service = EngineService(self._args, self.client)
         self._publishing = Publishing(self._args.kv_events, self.client.kv_events)
 
