@@ -89,6 +89,7 @@ class ServerArgs(
 
         ValueError names an option of a wrong type, before anything is computed with it.
         """
+        fill_lora(self)
         for option in options_of(ServerArgs):
             option.check_type(getattr(self, option.name))
         if self.host.startswith("[") and self.host.endswith("]"):
@@ -103,7 +104,6 @@ class ServerArgs(
             self.random_seed = random.randrange(1 << 30)
         self._derived_chunk: int | None = None
         fill_scheduling(self)
-        fill_lora(self)
         apply_speculative_algorithm(self)
         if self.model_path not in PLACEHOLDERS and Path(self.model_path).expanduser().exists():
             _apply_model_overrides(self)

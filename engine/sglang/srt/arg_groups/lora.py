@@ -76,10 +76,13 @@ class LoRAPath:
 
 
 def fill_lora(args: LoRAArgs) -> None:
-    """Programs may give a dictionary of paths by name."""
+    """Programs may give a dictionary of paths by name, and a set of modules."""
     given: Any = args.lora_paths
     if isinstance(given, Mapping):
         args.lora_paths = [f"{name}={path}" for name, path in given.items()]
+    targets: Any = args.lora_target_modules
+    if isinstance(targets, set | frozenset | tuple):
+        args.lora_target_modules = sorted(targets)
     if args.lora_paths:
         args.enable_lora = True
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sglang.srt.arg_groups.lora import LoRAArgs, LoRAPath, check_lora, fill_lora, lora_paths_of
-from sglang.srt.server_args import prepare_server_args
+from sglang.srt.server_args import ServerArgs, prepare_server_args
 
 
 def filled(**options: Any) -> LoRAArgs:
@@ -36,6 +36,12 @@ def test_programs_may_give_paths_by_name() -> None:
     args = filled(lora_paths={"a": "/p", "b": "/q"})
     assert [path.lora_name for path in lora_paths_of(args)] == ["a", "b"]
     assert args.enable_lora
+
+
+def test_a_program_s_forms_are_taken_by_the_options_as_a_whole() -> None:
+    args = ServerArgs("dummy", lora_paths={"a": "/p"}, lora_target_modules={"v_proj", "q_proj"})  # type: ignore[arg-type]
+    assert args.lora_paths == ["a=/p"]
+    assert args.lora_target_modules == ["q_proj", "v_proj"]
 
 
 def test_a_json_object_on_the_command_line_is_one_entry() -> None:
