@@ -98,7 +98,10 @@ def test_port_in_use_is_one_sentence(pool: Pool) -> None:
 def test_engine_refuses_to_start_in_one_sentence(pool: Pool) -> None:
     launch = [sys.executable, "-m", "sglang.launch_server"]
     cases = [
-        (["--model-path", "no-such-folder/model.gguf"], "no-such-folder/model.gguf"),
+        (
+            ["--model-path", "no-such-folder/model.gguf", "--port", str(processes.free_port())],
+            "no-such-folder/model.gguf",
+        ),
         (
             ["--model-path", "demo", "--port", str(pool.gateway.port), "--host", "127.0.0.1"],
             "in use",

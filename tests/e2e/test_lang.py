@@ -305,9 +305,11 @@ async def test_a_runtime_serves_and_leaves_nothing_behind() -> None:
         key = {"authorization": "Bearer key"}
         told = call(f"{runtime.url}/tokenize", {"prompt": "The sea"}, headers=key)[1]
         assert runtime.get_tokenizer().encode("The sea") == told["tokens"]
-        for ask in (runtime.start_profile, runtime.stop_profile, lambda: runtime.encode("x")):
+        for ask in (runtime.start_profile, runtime.stop_profile):
             with pytest.raises(EndpointError, match=f"the server at {runtime.url} has no /"):
                 ask()
+        with pytest.raises(EndpointError, match="start one with --is-embedding"):
+            runtime.encode("x")
         with pytest.raises(EndpointError, match="401"):
             sgl.RuntimeEndpoint(runtime.url, api_key="other")
     _, alive = psutil.wait_procs(family, timeout=30)

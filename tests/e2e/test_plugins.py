@@ -39,7 +39,8 @@ def plugged(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """`python -m sglang.launch_server --model-path demo` where the packages are installed."""
     with processes.front_door(
         tmp_path_factory.mktemp("plugged"), "--dtype", "float32", "--label", "blue",
-        "--speculative-algorithm", "delegate", env={"PYTHONPATH": str(installed)},
+        "--speculative-algorithm", "delegate", "--disable-overlap-schedule",
+        env={"PYTHONPATH": str(installed)},
     ) as server:  # fmt: skip
         yield server
 

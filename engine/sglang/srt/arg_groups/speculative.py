@@ -1,6 +1,7 @@
 """What `--speculative-algorithm` may name, and what the named algorithm says of the options."""
 
 import importlib
+import logging
 from dataclasses import dataclass
 from typing import Annotated as A
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from sglang.srt.arg_groups.declaration import Group
 from sglang.srt.extension_points import SPECULATIVE_ALGORITHMS, SPECULATIVE_NAMES
 
+logger = logging.getLogger(__name__)
 GROUP = Group("speculative decoding")
 FLAG = "--speculative-algorithm"
 
@@ -41,5 +43,9 @@ def apply_speculative_algorithm(args: Any) -> None:
         if algorithm.is_some():
             why = names.not_served(name)
             raise ValueError(f"{FLAG}: {why}; registered by plugins: {registered}")
-    elif algorithm.validate_server_args is not None:
+        return
+    if args.enable_mixed_chunk:
+        logger.warning("--enable-mixed-chunk is off: drafts and prompts need passes of their own.")
+        args.enable_mixed_chunk = False
+    if algorithm.validate_server_args is not None:
         algorithm.validate_server_args(args)

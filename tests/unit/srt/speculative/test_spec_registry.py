@@ -179,3 +179,9 @@ def test_the_algorithm_looks_at_the_options_and_may_set_some() -> None:
     assert args.stream_interval == 4
     with pytest.raises(ValueError, match="mine needs --page-size 1"):
         ServerArgs(model_path="dummy", speculative_algorithm="mine", page_size=16)
+
+
+def test_drafts_and_prompts_are_not_mixed() -> None:
+    register_algorithm("mine")(factory)
+    args = ServerArgs(model_path="dummy", speculative_algorithm="mine", enable_mixed_chunk=True)
+    assert args.enable_mixed_chunk is False
