@@ -1,21 +1,16 @@
 """The rpc `Embed` of `sglang.grpc.scheduler`."""
 
-import time
 from typing import Any
-
-import grpc
 
 from sglang.srt.core.messages import RequestOutput
 from sglang.srt.entrypoints import wire
 from sglang.srt.entrypoints.answer_inputs import InvalidRequest, embedding_input
-from sglang.srt.entrypoints.open_streams import DuplicateRequest
 from sglang.srt.entrypoints.output_stream import OutputStream
 from sglang.srt.entrypoints.refused import RefusedRequest, is_refusal
-from sglang.srt.entrypoints.scheduler_client import QueueFull, SchedulerUnavailable
+from sglang.srt.entrypoints.rpc_status import deadline_of, errors_as_status
 from sglang.srt.entrypoints.service import EngineService
 from sglang.srt.entrypoints.trace_context import trace_context
 
-Code = grpc.StatusCode
 UNSERVED = {
     "is_cross_encoder": "pairs of texts are not scored",
     "token_type_ids": "pairs of texts are not scored",
@@ -31,20 +26,9 @@ class Embedding:
         self._service = service
 
     async def embed(self, request: Any, context: Any) -> Any:
-        remaining = context.time_remaining()
-        deadline = None if remaining is None else time.monotonic() + remaining
-        try:
+        deadline = deadline_of(context)
+        async with errors_as_status(context):
             output = await self._embed(request, deadline, trace_context(context))
-        except InvalidRequest as error:
-            await wire.abort(context, Code.INVALID_ARGUMENT, str(error))
-        except DuplicateRequest as error:
-            await wire.abort(context, Code.ALREADY_EXISTS, str(error))
-        except QueueFull as error:
-            await wire.abort(context, Code.RESOURCE_EXHAUSTED, str(error))
-        except SchedulerUnavailable as error:
-            await wire.abort(context, Code.UNAVAILABLE, str(error))
-        except RefusedRequest as error:
-            await wire.abort(context, error.code, str(error))
         vector = output.embedding or []
         return wire.scheduler("EmbedResponse")(
             embedding=vector, embedding_dim=len(vector), prompt_tokens=output.prompt_tokens

@@ -13,12 +13,9 @@ from sglang.srt.entrypoints.answer import Answer
 from sglang.srt.entrypoints.control import run_operation
 from sglang.srt.entrypoints.grpc_embed import Embedding
 from sglang.srt.entrypoints.grpc_kv_events import KvEventStream
-from sglang.srt.entrypoints.open_streams import DuplicateRequest
 from sglang.srt.entrypoints.refused import RefusedRequest, is_refusal
-from sglang.srt.entrypoints.scheduler_client import (
-    QueueFull,
-    SchedulerUnavailable,
-)
+from sglang.srt.entrypoints.rpc_status import deadline_of, errors_as_status
+from sglang.srt.entrypoints.scheduler_client import SchedulerUnavailable
 from sglang.srt.entrypoints.service import EngineService
 from sglang.srt.entrypoints.trace_context import trace_context
 from sglang.version import __version__
@@ -84,9 +81,8 @@ class Generation:
         """One rpc, n answers. Nothing is written before the first news, so that headers go out
         with the first message and everything before it can still be a status.
         """
-        remaining = context.time_remaining()
-        deadline = None if remaining is None else time.monotonic() + remaining
-        try:
+        deadline = deadline_of(context)
+        async with errors_as_status(context):
             model = self._service.ready.model
             inputs = grpc_convert.generate_inputs(
                 request,
@@ -96,16 +92,6 @@ class Generation:
             )
             async with self._service.adapters.used_by(inputs):
                 await self._answer(request, inputs, context)
-        except grpc_convert.InvalidRequest as error:
-            await wire.abort(context, Code.INVALID_ARGUMENT, str(error))
-        except DuplicateRequest as error:
-            await wire.abort(context, Code.ALREADY_EXISTS, str(error))
-        except QueueFull as error:
-            await wire.abort(context, Code.RESOURCE_EXHAUSTED, str(error))
-        except SchedulerUnavailable as error:
-            await wire.abort(context, Code.UNAVAILABLE, str(error))
-        except RefusedRequest as error:
-            await wire.abort(context, error.code, str(error))
 
     async def _answer(self, request: Any, inputs: list[GenerateInput], context: Any) -> None:
         with self._client.open(request.request_id, inputs, trace_context(context)) as stream:
