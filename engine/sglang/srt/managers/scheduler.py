@@ -239,8 +239,11 @@ class Scheduler:
 
     def update_running_batch(self) -> ScheduleBatch | None:
         """One more token per running request; those for which there is no room are retracted."""
-        if not self.running.fits():
-            self.catch_up()
+        if self.running.fits():
+            if self.running.reqs:
+                self._decode_is_due = False
+            return self.running.batch()
+        self.catch_up()
         if not self.running.reqs:
             return None
         self._decode_is_due = False
