@@ -41,6 +41,12 @@ for _name in ("LRU", "FIFO", "LFU"):
 # factory(server_args, tokenizer, vocab_size, eos_token_ids) -> BaseGrammarBackend | None
 GRAMMAR_BACKENDS: Registry[Callable[..., Any]] = Registry("grammar backend")
 GRAMMAR_BACKENDS.register_lazy("none", "sglang.srt.constrained.base_grammar_backend:no_backend")
+GRAMMAR_BACKENDS.register_lazy(
+    "xgrammar", "sglang.srt.constrained.xgrammar_backend:create_xgrammar_backend"
+)
+GRAMMAR_BACKENDS.register_lazy(
+    "llguidance", "sglang.srt.constrained.llguidance_backend:create_guidance_backend"
+)
 
 # class or factory() -> CustomLogitProcessor; requests may use these by name
 LOGIT_PROCESSORS: Registry[Callable[..., Any]] = Registry("custom logit processor")
