@@ -41,6 +41,7 @@ from sglang.srt.managers.prefill import PrefillPlanner
 from sglang.srt.managers.priority import Priorities
 from sglang.srt.managers.process import (
     connect,
+    keep_for_good,
     parts_of,
     ready_message,
     report_loading,
@@ -400,6 +401,7 @@ def run_scheduler_process(server_args: ServerArgs, port_args: PortArgs, gpu_id: 
             scheduler = Scheduler(parts, gpu_id)
             if not server_args.skip_server_warmup:
                 warm_up(scheduler)
+            keep_for_good()
             outbox.send(ready_message(target, server_args, time.monotonic() - start))
             scheduler.run_event_loop()
             scheduler.memory.host_tier.close()

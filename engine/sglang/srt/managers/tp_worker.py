@@ -42,14 +42,16 @@ class TpModelWorker:
 
     def forward_batch_generation(self, batch: ScheduleBatch) -> GenerationBatchResult:
         """One pass and one token per request, or one vector of a model that embeds."""
+        runner = self.runner
+        runner.grammar_masks.begin(batch, self.model_config.vocab_size, runner.device)
         forward_batch = build_forward_batch(batch)
-        logits_output = self.runner.forward(forward_batch)
+        logits_output = runner.forward(forward_batch)
         if logits_output.embeddings is not None:
             nothing, no_rows = [0] * batch.batch_size, [None] * batch.batch_size
             vectors = logits_output.embeddings.tolist()
             return GenerationBatchResult(nothing, [*no_rows], [*no_rows], vectors)
         batch.wait_for_history()
-        return self.runner.sample(logits_output, batch.reqs, forward_batch)
+        return runner.sample(logits_output, batch.reqs, forward_batch)
 
     def release_caches(self) -> None:
         """Gives back what is kept between steps only for speed."""

@@ -26,6 +26,7 @@ from sglang.srt.model_executor.memory import (
 )
 from sglang.srt.model_executor.row_pieces import in_tiles
 from sglang.srt.model_loader.loader import ProgressCallback, load_model, weight_bytes
+from sglang.srt.sampling.grammar_mask import GrammarMasks
 from sglang.srt.sampling.logprobs import prompt_logprobs
 from sglang.srt.sampling.sampler_backends import SamplerContext, create_sampler
 
@@ -97,12 +98,8 @@ class ModelRunner:
             self.memory_plan.pool_bytes / 2**30,
         )
         self.attn_backend = self._make_attention()
-        self.sampler = create_sampler(
-            config.sampling_backend,
-            context=SamplerContext(
-                model_config.vocab_size, self.device, config.random_seed, config.is_deterministic
-            ),
-        )
+        self.grammar_masks = GrammarMasks()
+        self.sampler = create_sampler(config.sampling_backend, context=self._sampler_context())
         self.req_to_token_pool: ReqToTokenPool | None = None
         self.token_to_kv_pool: KVCache | None = None
 
@@ -117,6 +114,16 @@ class ModelRunner:
         self.token_to_kv_pool = token_to_kv_pool
         if not self.attn_backend.support_triton():
             token_to_kv_pool.store_by_torch()
+
+    def _sampler_context(self) -> SamplerContext:
+        config = self.config
+        return SamplerContext(
+            self.model_config.vocab_size,
+            self.device,
+            config.random_seed,
+            config.is_deterministic,
+            self.grammar_masks,
+        )
 
     def _make_attention(self) -> AttentionBackend:
         if not self.kv_dims.window_layers:

@@ -9,7 +9,7 @@ from sglang.srt.core.messages import LogprobRows
 from sglang.srt.core.request import Req
 from sglang.srt.sampling.batch_params import BatchParams
 from sglang.srt.sampling.draw import draw_tokens, uniform_of
-from sglang.srt.sampling.grammar_mask import mask_by_grammar
+from sglang.srt.sampling.grammar_mask import GrammarMasks, is_masked
 from sglang.srt.sampling.logprobs import output_logprobs
 from sglang.srt.sampling.penalties import Penalizer
 from sglang.srt.sampling.process_logits import process_logits
@@ -30,11 +30,13 @@ class Sampler:
         device: torch.device,
         random_seed: int | None,
         is_deterministic: bool = False,
+        grammar_masks: GrammarMasks | None = None,
     ) -> None:
         self._vocab_size = vocab_size
         self._device = device
         self._random = random.Random(random_seed)
         self._is_deterministic = is_deterministic
+        self._grammar_masks = grammar_masks or GrammarMasks()
         self._penalizer = Penalizer()
         self._params = BatchParams([], vocab_size, device)
 
@@ -90,20 +92,17 @@ class Sampler:
         if params.bias is not None:
             index, values = params.bias
             logits.view(-1).index_add_(0, index, values)
-        for row in params.min_length_rows:
-            req = reqs[row]
-            if len(req.output_ids) < req.sampling_params.min_new_tokens:
-                ends = [*req.eos_token_ids, *req.sampling_params.stop_token_ids]
-                logits[row, ends] = -torch.inf
         # An answer may have ended when the step after it was under way: its token is for nobody.
         is_open = [is_final[row] and not req.finished for row, req in enumerate(reqs)]
         processed_rows = [row for row in params.processed_rows if is_open[row]]
         if processed_rows:
             process_logits(logits, processed_rows, [reqs[row] for row in processed_rows])
-        # Last, so that nothing allows what a constraint forbids.
-        grammar_rows = [row for row, req in enumerate(reqs) if req.grammar and is_open[row]]
+        # After all that allows tokens, so that nothing allows what a constraint forbids.
+        grammar_rows = [row for row, req in enumerate(reqs) if is_masked(req, is_final[row])]
         if grammar_rows:
-            mask_by_grammar(logits, grammar_rows, [reqs[row] for row in grammar_rows])
+            self._grammar_masks.apply(logits, grammar_rows, [reqs[row] for row in grammar_rows])
+        for row in params.min_length_rows:
+            _hold_open(logits[row], reqs[row])
 
     def _draw(
         self, logits: torch.Tensor, reqs: Sequence[Req], seq_lens: Sequence[int]
@@ -125,8 +124,24 @@ class Sampler:
         return self._random.random() if seed is None else uniform_of(seed, position)
 
 
+def _hold_open(logits: torch.Tensor, req: Req) -> None:
+    """Forbids the ends of an answer that is too short still, unless nothing else may follow."""
+    # logits: [vocab]
+    if len(req.output_ids) >= req.sampling_params.min_new_tokens:
+        return
+    ends = [*req.eos_token_ids, *req.sampling_params.stop_token_ids]
+    before = logits[ends]
+    logits[ends] = -torch.inf
+    if logits.max() == -torch.inf:
+        logits[ends] = before
+
+
 def create_pytorch_sampler(context: SamplerContext) -> Sampler:
     """The registered factory; works on every device torch knows."""
     return Sampler(
-        context.vocab_size, context.device, context.random_seed, context.is_deterministic
+        context.vocab_size,
+        context.device,
+        context.random_seed,
+        context.is_deterministic,
+        context.grammar_masks,
     )

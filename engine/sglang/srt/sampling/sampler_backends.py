@@ -1,7 +1,7 @@
 """Samplers by name; plugins add theirs here."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -10,6 +10,7 @@ from sglang.extension.registry import source_of
 from sglang.srt.core.messages import LogprobRows
 from sglang.srt.core.request import Req
 from sglang.srt.extension_points import SAMPLER_BACKENDS
+from sglang.srt.sampling.grammar_mask import GrammarMasks
 
 __all__ = [
     "SAMPLER_BACKENDS",
@@ -31,6 +32,8 @@ class SamplerContext:
     random_seed: int | None = None  # of requests without a seed of their own; None: from the OS
     # No token or logprob may depend on the batch, and requests without a seed get a fixed one.
     is_deterministic: bool = False
+    # Has begun the masks of constrained rows when a step is sampled; applied last.
+    grammar_masks: GrammarMasks = field(default_factory=GrammarMasks)
 
 
 class SamplerBackend(Protocol):
