@@ -21,6 +21,13 @@ from sglang.srt.arg_groups.attention import (
 from sglang.srt.arg_groups.attention import check_attention, default_attention_backend
 from sglang.srt.arg_groups.declaration import Option, options_of
 from sglang.srt.arg_groups.events import EventArgs, check_events
+from sglang.srt.arg_groups.grammars import (
+    GRAMMAR_BACKEND_CHOICES as GRAMMAR_BACKEND_CHOICES,
+)
+from sglang.srt.arg_groups.grammars import GrammarArgs, check_grammars
+from sglang.srt.arg_groups.grammars import (
+    add_grammar_backend_choices as add_grammar_backend_choices,
+)
 from sglang.srt.arg_groups.hicache import HiCacheArgs, check_hicache
 from sglang.srt.arg_groups.kernels import KernelArgs
 from sglang.srt.arg_groups.lora import LoRAArgs, check_lora, fill_lora
@@ -75,6 +82,7 @@ class ServerArgs(
     HiCacheArgs,
     MemoryArgs,
     EventArgs,
+    GrammarArgs,
     AnswerArgs,
     ServingArgs,
     ModelArgs,
@@ -127,6 +135,7 @@ class ServerArgs(
         check_model(self, self.speculative_algorithm)
         check_serving(self, self.front_door)
         check_answers(self)
+        check_grammars(self)
         check_observing(self)
         check_memory(self)
         check_hicache(self, self)

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Annotated as A
 
 from sglang.srt.arg_groups.declaration import Alias, Bound, Choices, Group
-from sglang.srt.extension_points import GRAMMAR_BACKENDS
 
 GROUP = Group("answers")
 
 
 @dataclass
 class AnswerArgs:
-    """Sampling, streaming, constraints."""
+    """Sampling, streaming."""
 
     preferred_sampling_params: A[
         str | None, GROUP, "JSON object of sampling parameters for what a request leaves out."
@@ -24,12 +23,6 @@ class AnswerArgs:
         "Where defaults come from: the model's generation_config, or OpenAI's.",
     ] = "model"
     stream_interval: A[int, GROUP, Bound(ge=1), "New tokens per streamed message."] = 1
-    grammar_backend: A[
-        str,
-        GROUP,
-        Choices(lambda: GRAMMAR_BACKENDS),
-        "What compiles the constraints of requests; none: a request with one is refused.",
-    ] = "none"
     enable_custom_logit_processor: A[
         bool,
         GROUP,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -38,6 +38,8 @@ class Choices:
     """The allowed texts. `source` is asked each time, so names registered later count."""
 
     source: Callable[[], Iterable[str]]
+    # Names that people know from elsewhere, each with what to do instead.
+    absent: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, *values: str) -> "Choices":
@@ -129,7 +131,11 @@ class Option:
             raise ValueError(f"{self.flag} must be {self.bound}, got {value}")
         if self.choices is not None and value not in self.choices.names():
             allowed = ", ".join(self.choices.names())
-            raise ValueError(f"{self.flag} must be one of {allowed}; got {value!r}")
+            hint = self.choices.absent.get(value)
+            raise ValueError(
+                f"{self.flag} must be one of {allowed}; got {value!r}"
+                + (f": {hint}" if hint else "")
+            )
 
 
 _KIND_WORDS = {
