@@ -34,8 +34,9 @@ class GrammarLimits:
     @classmethod
     def of(cls, server_args: Any) -> "GrammarLimits":
         """The limits that these options set; what they lack, or is no number, has its default."""
-        given = {field: getattr(server_args, option, None) for field, option in _OPTION_OF.items()}
-        return cls(**{field: value for field, value in given.items() if _is_number(value)})
+        found = {field: getattr(server_args, name, None) for field, name in _OPTION_OF.items()}
+        given: dict[str, Any] = {name: value for name, value in found.items() if _is_number(value)}
+        return cls(**given)
 
 
 _OPTION_OF = {
