@@ -23,3 +23,11 @@ pub const MAX_PROMPT_LOGPROBS: u64 = 2_000_000;
 pub const MAX_RID_CHARS: usize = 256;
 /// Objects and lists inside each other in `custom_params`.
 pub const MAX_PARAMS_DEPTH: usize = 16;
+/// Bytes of one constraint: a schema, a regex, a grammar. Workers have a lower limit of their own.
+pub const MAX_CONSTRAINT_BYTES: usize = 1 << 20;
+/// Objects, lists and groups inside each other in one constraint. Workers have a lower limit of their own.
+pub const MAX_CONSTRAINT_DEPTH: usize = 100;
+/// Entries of `tools`.
+pub const MAX_TOOLS: usize = 512;
+/// Characters of a function's name.
+pub const MAX_TOOL_NAME_CHARS: usize = 64;

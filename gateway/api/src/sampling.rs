@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::body::Body;
 use crate::clip::clip;
-use crate::constraint::{self, Constraint};
+use crate::constraint::{self, Checked, Constraint};
 use crate::error::ApiError;
 use crate::limits::{MAX_N, MAX_PARAMS_DEPTH, MAX_STOP_REGEX_BYTES, MAX_STOPS, MAX_TOKEN_IDS};
 use crate::shapes::OneOrMany;
@@ -56,6 +56,8 @@ pub struct Sampling {
     /// Tokens per message of the worker's stream.
     pub stream_interval: Option<u32>,
     pub constraint: Option<Constraint>,
+    /// Why none of our grammar backends honours the constraint. Another backend of a worker may.
+    pub unhonoured: Option<ApiError>,
     /// What a custom logit processor is given. Its numbers are doubles on the way to the worker.
     pub custom_params: Option<Map<String, Value>>,
 }
@@ -86,12 +88,19 @@ impl Default for Sampling {
             seed: None,
             stream_interval: None,
             constraint: None,
+            unhonoured: None,
             custom_params: None,
         }
     }
 }
 
 impl Sampling {
+    pub(crate) fn constrain(&mut self, checked: Option<Checked>) {
+        if let Some(checked) = checked {
+            (self.constraint, self.unhonoured) = (Some(checked.constraint), checked.unhonoured);
+        }
+    }
+
     /// Refuses ids that the model does not have; the one check that needs the model.
     pub fn check_vocabulary(&self, vocab_size: usize) -> Result<(), ApiError> {
         let biased = self.logit_bias.iter().map(|(id, _)| ("logit_bias", *id));
@@ -193,7 +202,7 @@ pub(crate) fn from_openai(body: &Body, default_max_tokens: Option<u32>) -> Resul
     sampling.default_max_new_tokens = default_max_tokens;
     sampling.min_new_tokens = names.min_tokens.unwrap_or(0);
     sampling.seed = names.seed.or(sampling.seed);
-    sampling.constraint = constraint::from_openai(body)?;
+    sampling.constrain(constraint::from_openai(body)?);
     check_lengths(&sampling, body, "min_tokens")?;
     Ok(sampling)
 }
@@ -214,7 +223,7 @@ pub(crate) fn from_native(body: &Body) -> Result<Sampling, ApiError> {
     sampling.default_max_new_tokens = Some(DEFAULT_MAX_NEW_TOKENS);
     sampling.max_field = "max_new_tokens";
     sampling.min_new_tokens = names.min_new_tokens.unwrap_or(0);
-    sampling.constraint = constraint::from_texts(body)?;
+    sampling.constrain(constraint::from_texts(body)?);
     check_lengths(&sampling, body, "min_new_tokens")?;
     Ok(sampling)
 }

@@ -198,6 +198,10 @@ impl Generation {
             self.hang().await;
             return None;
         }
+        if matches!(self.script.outcome, Outcome::AbortAfter { .. }) {
+            (self.phase, self.answer) = (Phase::Ending { aborted: true }, 0);
+            return None;
+        }
         self.phase = Phase::Over;
         self.live.end();
         match &self.script.outcome {
@@ -280,7 +284,9 @@ impl Generation {
             ..GenerateComplete::default()
         };
         if aborted {
-            complete.abort_message = "aborted by request".to_owned();
+            let (message, status) = self.abortion();
+            complete.abort_message = message;
+            complete.abort_status_code = status;
         } else {
             complete.matched_stop = self.plan.matched_stop.clone().map(|matched| match matched {
                 Matched::Token(id) => MatchedStop::MatchedTokenId(id),
@@ -300,6 +306,16 @@ impl Generation {
             self.live.end();
         }
         self.respond(Payload::Complete(complete))
+    }
+
+    /// Why the answer is aborted, and the HTTP status that fits it; 0: none.
+    fn abortion(&self) -> (String, u32) {
+        match &self.script.outcome {
+            Outcome::AbortAfter { status, message, .. } if !self.live.aborted.is_cancelled() => {
+                (message.clone(), u32::from(*status))
+            }
+            _ => ("aborted by request".to_owned(), 0),
+        }
     }
 
     fn respond(&self, payload: Payload) -> GenerateResponse {

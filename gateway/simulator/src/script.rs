@@ -102,6 +102,12 @@ pub enum Outcome {
         code: Code,
         message: String,
     },
+    /// An answer that the engine ends itself, with an HTTP status, after some chunks.
+    AbortAfter {
+        messages: usize,
+        status: u16,
+        message: String,
+    },
     /// Silence instead of headers, until the rpc is cancelled or the request aborted.
     HangBeforeHeaders,
     /// Silence after some chunks; with 0, right after the headers.
@@ -118,9 +124,10 @@ impl Outcome {
     /// The number of chunks after which something other than the regular end happens.
     pub(crate) fn trips_after(&self) -> Option<usize> {
         match self {
-            Self::FailAfter { messages, .. } | Self::HangAfter { messages } | Self::EndAfter { messages } => {
-                Some(*messages)
-            }
+            Self::FailAfter { messages, .. }
+            | Self::AbortAfter { messages, .. }
+            | Self::HangAfter { messages }
+            | Self::EndAfter { messages } => Some(*messages),
             Self::Complete | Self::Refuse { .. } | Self::HangBeforeHeaders => None,
         }
     }

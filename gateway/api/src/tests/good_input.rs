@@ -118,6 +118,7 @@ fn sampling_options_arrive() {
         seed: Some(-3),
         stream_interval: Some(4),
         constraint: None,
+        unhonoured: None,
         custom_params: None,
     };
     assert_eq!(chat(fields).unwrap().sampling, expected);

@@ -6,6 +6,7 @@ mod constraints;
 mod good_input;
 mod placing;
 mod rendering;
+mod schemas;
 
 use http::StatusCode;
 

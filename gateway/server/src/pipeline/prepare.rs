@@ -58,6 +58,7 @@ pub async fn run(cx: &Arc<Context>, call: GenerateCall) -> Result<Prepared, Fail
         let named = wish.routing.lora_path.take();
         wish.routing.lora_path = named.or_else(|| adapter.map(str::to_owned));
     }
+    check_constraints(cx, &wishes, &served)?;
     let encoded = encode(cx, &served, inputs, call.body.len()).await?;
     drop(call.body);
     check_prompt_logprobs(&wishes, &encoded)?;
@@ -304,6 +305,15 @@ fn check_ids(wish: &Wish, ids: &[u32], served: &Served) -> Result<(), Failure> {
         return Err(ApiError::bad_request("logprob_start_len", message).into());
     }
     Ok(())
+}
+
+/// Refuses what our grammar backends do not honour, unless a worker may have another one.
+fn check_constraints(cx: &Context, wishes: &[Wish], served: &Served) -> Result<(), Failure> {
+    let mut unhonoured = wishes.iter().filter_map(|wish| wish.sampling.unhonoured.clone());
+    match unhonoured.next() {
+        Some(error) if cx.fleet.has_own_grammar_backends(&served.model) => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Bounds what the answers of a call report about their prompts: width × positions × n, over all prompts.

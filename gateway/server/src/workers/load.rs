@@ -97,6 +97,10 @@ impl Fleet {
             info,
             tokenizer,
             since,
+            grammar_backend: server
+                .get("grammar_backend")
+                .and_then(Value::as_str)
+                .map(str::to_owned),
             fingerprint,
         })));
         member.progress.store(Arc::new("ready".to_owned()));
