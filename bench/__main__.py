@@ -2,7 +2,7 @@
 
 import sys
 
-from bench import cache, cancel, engine, gateway, scheduling
+from bench import cache, cancel, engine, gateway, grammar, scheduling
 
 SUITES = {
     "engine": engine.main,
@@ -10,6 +10,7 @@ SUITES = {
     "cancel": cancel.main,
     "cache": cache.main,
     "scheduling": scheduling.main,
+    "grammar": grammar.main,
 }
 
 

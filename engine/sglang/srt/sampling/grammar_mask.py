@@ -61,9 +61,11 @@ class GrammarMasks:
             return
         first = reqs[0].grammar
         try:
-            own = logits[list(rows)]
+            is_mixed = len(rows) < logits.shape[0]
+            own = logits[list(rows)] if is_mixed else logits
             first.apply_vocab_mask(own, first.move_vocab_mask(filled.mask, logits.device))
-            logits[list(rows)] = own
+            if is_mixed:
+                logits[list(rows)] = own
             _check(own, reqs)
         except Exception as error:
             logger.exception("The grammar mask of a batch failed")
@@ -104,7 +106,7 @@ def fill_masks(reqs: Sequence[Req], vocab_size: int, device: torch.device) -> Fi
 def _check(masked: torch.Tensor, reqs: Sequence[Req]) -> None:
     """A token is left for each request, or it ends: any choice would break its constraint."""
     # masked: [len(reqs), vocab]
-    is_broken = masked.isnan().any(-1) | ~masked.isfinite().any(-1)
+    is_broken = ~masked.amax(-1).isfinite()
     for req, broken in zip(reqs, is_broken.tolist(), strict=True):
         if broken and req.to_finish is None:
             req.to_finish = grammar_failed(ValueError("it allows no token"))
