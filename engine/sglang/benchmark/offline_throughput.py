@@ -6,14 +6,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
 from sglang.benchmark import datasets, engine_flags
 from sglang.benchmark.backends import Ask
 from sglang.benchmark.errors import BenchmarkError
-from sglang.benchmark.options import DATASETS, Options, option
+from sglang.benchmark.options import DATASETS, DatasetOptions, Options, option
 from sglang.benchmark.tokens import LocalTokens
 
 DESCRIPTION = "Measures how fast an engine answers prompts that are all there from the start."
@@ -25,30 +25,14 @@ NOT_OFFLINE = ("openai", "mooncake")  # chats, and times of arrival
 
 
 @dataclass(frozen=True)
-class OfflineOptions:
+class OfflineOptions(DatasetOptions):
     backend: str = option(
         "engine", "engine: in this process; runtime: over HTTP.", ("engine", "runtime")
     )
     dataset_name: str = option(
         "random-ids", "What is asked.", [name for name in DATASETS if name not in NOT_OFFLINE]
     )
-    dataset_path: str = option("", "File of the data set; may be gzipped.")
-    num_prompts: int = option(1000, "Number of prompts.")
     seed: int = option(1, "Of everything that is drawn.")
-    sharegpt_output_len: int | None = option(None, "Tokens to answer; default: as in the file.")
-    sharegpt_context_len: int | None = option(None, "Leave out what is longer than this.")
-    random_input_len: int = option(1024, "Most prompt tokens of random and random-ids.")
-    random_output_len: int = option(1024, "Most answer tokens of random and random-ids.")
-    random_range_ratio: float = option(0.0, "Least length as a share of the most, 0 to 1.")
-    gsp_num_groups: int = option(64, "Groups that share a system prompt.")
-    gsp_prompts_per_group: int = option(16, "Prompts of each group.")
-    gsp_system_prompt_len: int = option(2048, "Tokens of a system prompt.")
-    gsp_question_len: int = option(128, "Tokens behind the system prompt.")
-    gsp_output_len: int = option(256, "Tokens to answer.")
-    prompt_suffix: str = option("", "Text behind every prompt.")
-    apply_chat_template: bool = option(False, "Render prompts as the model's chat first.")
-    disable_ignore_eos: bool = option(False, "Let answers end where the model ends them.")
-    return_logprob: bool = option(False, "Ask for logprobs.")
     extra_request_body: str = option("", "JSON object that is merged into the sampling parameters.")
     skip_warmup: bool = option(False, "Measure from the first prompt on.")
     result_filename: str = option("", "File that a JSON line is appended to.")
@@ -56,8 +40,7 @@ class OfflineOptions:
     @property
     def data(self) -> Options:
         """What the data sets are made by."""
-        names = set(asdict(self)) - {"backend", "skip_warmup", "result_filename"}
-        return Options(**{name: getattr(self, name) for name in names})
+        return Options(**{one.name: getattr(self, one.name) for one in fields(DatasetOptions)})
 
     def check(self) -> None:
         """Raises ValueError that names the flag."""
@@ -192,7 +175,7 @@ def _fields(options: OfflineOptions, asks: Sequence[Ask]) -> dict[str, Any]:
     shared = {
         "temperature": 0.0,
         "ignore_eos": not options.disable_ignore_eos,
-        **options.data.extra_body,
+        **options.extra_body,
     }
     name = "text" if isinstance(asks[0].prompt, str) else "input_ids"
     return {

@@ -25,8 +25,37 @@ def option(default: Any, help: str, choices: Sequence[str] = ()) -> Any:
 
 
 @dataclass(frozen=True)
-class Options:
-    """`None` means: not given."""
+class DatasetOptions:
+    """What is asked, and how; `None` means: not given."""
+
+    dataset_name: str = option("sharegpt", "What is asked.", DATASETS)
+    dataset_path: str = option("", "File of the data set; may be gzipped.")
+    num_prompts: int = option(1000, "Number of requests.")
+    seed: int = option(42, "Of everything that is drawn: prompts, lengths, times.")
+    sharegpt_output_len: int | None = option(None, "Tokens to answer; default: as in the file.")
+    sharegpt_context_len: int | None = option(None, "Leave out what is longer than this.")
+    random_input_len: int = option(1024, "Most prompt tokens of random and random-ids.")
+    random_output_len: int = option(1024, "Most answer tokens of random and random-ids.")
+    random_range_ratio: float = option(0.0, "Least length as a share of the most, 0 to 1.")
+    gsp_num_groups: int = option(64, "Groups that share a system prompt.")
+    gsp_prompts_per_group: int = option(16, "Requests of each group.")
+    gsp_system_prompt_len: int = option(2048, "Tokens of a system prompt.")
+    gsp_question_len: int = option(128, "Tokens behind the system prompt.")
+    gsp_output_len: int = option(256, "Tokens to answer.")
+    prompt_suffix: str = option("", "Text behind every prompt.")
+    apply_chat_template: bool = option(False, "Render prompts as the model's chat first.")
+    disable_ignore_eos: bool = option(False, "Let answers end where the model ends them.")
+    return_logprob: bool = option(False, "Ask for logprobs.")
+    extra_request_body: str = option("", "JSON object that is merged into every request.")
+
+    @property
+    def extra_body(self) -> dict[str, Any]:
+        return dict(json.loads(self.extra_request_body or "{}"))
+
+
+@dataclass(frozen=True)
+class Options(DatasetOptions):
+    """Those of the benchmark of a running server."""
 
     backend: str = option("sglang", "API to speak; sglang is the native /generate.", list(BACKENDS))
     base_url: str | None = option(None, "Address of the server; default: http://HOST:PORT.")
@@ -44,28 +73,12 @@ class Options:
         60.0, "Seconds to wait for the server to be ready; 0: asked once."
     )
 
-    dataset_name: str = option("sharegpt", "What is asked.", DATASETS)
-    dataset_path: str = option("", "File of the data set; may be gzipped.")
-    num_prompts: int = option(1000, "Number of requests.")
-    seed: int = option(42, "Of everything that is drawn: prompts, lengths, times.")
-    sharegpt_output_len: int | None = option(None, "Tokens to answer; default: as in the file.")
-    sharegpt_context_len: int | None = option(None, "Leave out what is longer than this.")
-    random_input_len: int = option(1024, "Most prompt tokens of random and random-ids.")
-    random_output_len: int = option(1024, "Most answer tokens of random and random-ids.")
-    random_range_ratio: float = option(0.0, "Least length as a share of the most, 0 to 1.")
-    gsp_num_groups: int = option(64, "Groups that share a system prompt.")
-    gsp_prompts_per_group: int = option(16, "Requests of each group.")
-    gsp_system_prompt_len: int = option(2048, "Tokens of a system prompt.")
-    gsp_question_len: int = option(128, "Tokens behind the system prompt.")
-    gsp_output_len: int = option(256, "Tokens to answer.")
     gsp_num_turns: int = option(1, "Questions of each conversation, each after the answers so far.")
     gsp_ordered: bool = option(False, "Group by group instead of shuffled.")
     mooncake_slowdown_factor: float = option(1.0, "Stretches the times of the trace.")
     mooncake_num_rounds: int = option(
         1, "Times that each prompt of the trace is asked, each after the answers so far."
     )
-    prompt_suffix: str = option("", "Text behind every prompt.")
-    apply_chat_template: bool = option(False, "Render prompts as the model's chat first.")
     tokenize_prompt: bool = option(False, "Send token ids instead of text.")
     lora_name: list[str] = option([], "Adapters to ask for; default: the model alone.")
     lora_request_distribution: str | None = option(
@@ -81,11 +94,8 @@ class Options:
     flush_cache: bool = option(False, "Empty the server's prefix cache before the measurement.")
 
     disable_stream: bool = option(False, "Ask for whole answers; then there are no token times.")
-    disable_ignore_eos: bool = option(False, "Let answers end where the model ends them.")
     temperature: float = option(0.0, "Sampling temperature.")
     top_p: float = option(1.0, "Share of the probability that is sampled from.")
-    return_logprob: bool = option(False, "Ask for logprobs.")
-    extra_request_body: str = option("", "JSON object that is merged into every request.")
 
     goodput: list[str] = option([], "GOAL:MS, counted if all hold: " + ", ".join(GOALS) + ".")
     cache_report: bool = option(False, "Report how much of the prompts came from the cache.")
@@ -119,10 +129,6 @@ class Options:
             "mooncake": self.mooncake_num_rounds,
         }
         return by_name.get(self.dataset_name, 1)
-
-    @property
-    def extra_body(self) -> dict[str, Any]:
-        return dict(json.loads(self.extra_request_body or "{}"))
 
     def check(self) -> None:
         """Raises ValueError that names the option."""

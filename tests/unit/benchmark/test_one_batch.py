@@ -6,35 +6,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import PreTrainedModel
 
 from sglang.benchmark.one_batch import OneBatchOptions, Result, answers, main
 from sglang.benchmark.static_worker import StaticWorker
 from sglang.srt.server_args import ServerArgs
-
-VOCAB = 151
+from tests.unit.srt.models.test_llama_exact import save_reference
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LlamaForCausalLM]:
-    torch.manual_seed(5)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        initializer_range=0.2,
-    )
-    reference = LlamaForCausalLM(config).eval()
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PreTrainedModel]:
     folder = tmp_path_factory.mktemp("one-batch")
-    reference.save_pretrained(folder)
-    return folder, reference
+    return folder, save_reference(folder, max_position_embeddings=128)
 
 
-def flags(model: tuple[Path, LlamaForCausalLM], *more: str) -> list[str]:
+def flags(model: tuple[Path, PreTrainedModel], *more: str) -> list[str]:
     return ["--model-path", str(model[0]), "--dtype", "float32", "--max-total-tokens", "512", *more]
 
 
@@ -45,7 +31,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_shape_gets_its_lines_and_its_record(
-    model: tuple[Path, LlamaForCausalLM], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: tuple[Path, PreTrainedModel], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "result.jsonl"
     argv = flags(model, "--batch-size", "1", "3", "--input-len", "20", "--output-len", "5",
@@ -67,7 +53,7 @@ def test_every_shape_gets_its_lines_and_its_record(
 
 
 def test_answers_are_those_of_the_reference_whole_and_cut(
-    model: tuple[Path, LlamaForCausalLM],
+    model: tuple[Path, PreTrainedModel],
 ) -> None:
     args = ServerArgs(model_path=str(model[0]), dtype="float32", max_total_tokens=512)
     args.check_server_args()
@@ -93,7 +79,7 @@ def test_answers_are_those_of_the_reference_whole_and_cut(
     ],
 )
 def test_batch_that_does_not_fit_is_refused(
-    model: tuple[Path, LlamaForCausalLM],
+    model: tuple[Path, PreTrainedModel],
     capsys: pytest.CaptureFixture[str],
     more: list[str],
     text: str,
@@ -103,7 +89,7 @@ def test_batch_that_does_not_fit_is_refused(
 
 
 def test_trace_is_written(
-    model: tuple[Path, LlamaForCausalLM], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: tuple[Path, PreTrainedModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     argv = flags(model, "--input-len", "8", "--output-len", "2", "--profile",

@@ -7,7 +7,8 @@ import torch
 
 from sglang.srt.model_executor.dtype import resolve_kv_dtype
 from tests.unit.srt.models.driver import Driver, make_req
-from tests.unit.srt.models.test_llama_exact import NUM_TOKENS, prompts, save_reference
+from tests.unit.srt.models.reference import NUM_TOKENS, prompts
+from tests.unit.srt.models.test_llama_exact import save_reference
 
 # Largest difference of a logit from that of a pool in float32; the logits' own spread is about 3.
 TOLERANCE = {"bfloat16": 0.05, "fp8_e4m3": 0.8, "fp8_e5m2": 1.6}

@@ -20,6 +20,7 @@ def save_reference(
     folder: Path,
     config_class: type[PretrainedConfig],
     model_class: type[PreTrainedModel],
+    draw_norms: bool = True,
     **options: Any,
 ) -> PreTrainedModel:
     torch.manual_seed(7)
@@ -36,7 +37,7 @@ def save_reference(
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.2)
-        elif "norm" in name:
+        elif draw_norms and "norm" in name:
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
     model.save_pretrained(folder)
     return model

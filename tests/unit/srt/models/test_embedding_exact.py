@@ -5,38 +5,25 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import PreTrainedModel
 
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
 from sglang.srt.managers.batch_layout import prefill_batch
 from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.server_args import ServerArgs
-
-VOCAB = 151
+from tests.unit.srt.models.reference import VOCAB_SIZE
+from tests.unit.srt.models.test_llama_exact import save_reference
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LlamaForCausalLM]:
-    torch.manual_seed(5)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        initializer_range=0.2,
-    )
-    reference = LlamaForCausalLM(config).eval()
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PreTrainedModel]:
     folder = tmp_path_factory.mktemp("embedding")
-    reference.save_pretrained(folder)
-    return folder, reference
+    return folder, save_reference(folder, max_position_embeddings=128)
 
 
 @pytest.fixture(scope="module")
-def worker(model: tuple[Path, LlamaForCausalLM]) -> TpModelWorker:
+def worker(model: tuple[Path, PreTrainedModel]) -> TpModelWorker:
     args = ServerArgs(
         model_path=str(model[0]), dtype="float32", is_embedding=True, max_total_tokens=1024
     )
@@ -46,10 +33,10 @@ def worker(model: tuple[Path, LlamaForCausalLM]) -> TpModelWorker:
 
 def prompts() -> list[list[int]]:
     draw = random.Random(11)
-    return [[draw.randrange(VOCAB) for _ in range(length)] for length in (1, 5, 40, 100)]
+    return [[draw.randrange(VOCAB_SIZE) for _ in range(length)] for length in (1, 5, 40, 100)]
 
 
-def reference_vector(model: LlamaForCausalLM, ids: list[int]) -> torch.Tensor:
+def reference_vector(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
     with torch.no_grad():
         state = model.model(torch.tensor([ids])).last_hidden_state[0, -1]
     return state / state.norm()
@@ -75,7 +62,7 @@ def embedding_req(ids: list[int]) -> Req:
 
 
 def test_vectors_of_a_batch_equal_the_references(
-    worker: TpModelWorker, model: tuple[Path, LlamaForCausalLM]
+    worker: TpModelWorker, model: tuple[Path, PreTrainedModel]
 ) -> None:
     reqs = [embedding_req(ids) for ids in prompts()]
     lens = [req.seq_len for req in reqs]
@@ -86,7 +73,7 @@ def test_vectors_of_a_batch_equal_the_references(
 
 
 def test_the_last_chunk_of_a_prompt_gives_its_vector(
-    worker: TpModelWorker, model: tuple[Path, LlamaForCausalLM]
+    worker: TpModelWorker, model: tuple[Path, PreTrainedModel]
 ) -> None:
     req = embedding_req(prompts()[3])
     pass_over(worker, [req], [0], [60])
@@ -96,7 +83,7 @@ def test_the_last_chunk_of_a_prompt_gives_its_vector(
 
 
 def test_a_model_without_logits_processor_is_refused(
-    monkeypatch: pytest.MonkeyPatch, model: tuple[Path, LlamaForCausalLM]
+    monkeypatch: pytest.MonkeyPatch, model: tuple[Path, PreTrainedModel]
 ) -> None:
     from sglang.srt.model_executor import model_runner
 

@@ -1,6 +1,5 @@
 """Our Llama and its kin and transformers', with the same random weights, are one function."""
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,15 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from tests.unit.srt.models import reference
 from tests.unit.srt.models.driver import Driver, make_req
+from tests.unit.srt.models.reference import (
+    NUM_TOKENS,
+    prompts,
+    reference_answers,
+    reference_logits,
+)
 
-NUM_TOKENS = 24
-LENGTHS = (1, 3, 17, 40, 90)
 VARIANTS: dict[str, dict[str, Any]] = {
     "grouped": {"num_key_value_heads": 2, "tie_word_embeddings": True},
     "multi_head_untied": {"num_key_value_heads": 6, "tie_word_embeddings": False},
@@ -65,48 +69,7 @@ def pair(
 
 
 def save_reference(folder: Path, family: str = "llama", **options: Any) -> PreTrainedModel:
-    torch.manual_seed(7)
-    config_class, model_class = FAMILIES[family]
-    config = config_class(
-        vocab_size=301,
-        hidden_size=96,
-        intermediate_size=160,
-        num_hidden_layers=3,
-        num_attention_heads=6,
-        max_position_embeddings=256,
-        initializer_range=0.2,
-        **options,
-    )
-    model = model_class(config).eval()
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            torch.nn.init.normal_(parameter, std=0.2)
-    model.save_pretrained(folder)
-    return model
-
-
-def prompts() -> list[list[int]]:
-    generator = random.Random(3)
-    return [[generator.randrange(301) for _ in range(length)] for length in LENGTHS]
-
-
-@torch.no_grad()
-def reference_logits(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
-    return model(torch.tensor([ids])).logits[0]
-
-
-def reference_tokens(model: PreTrainedModel, prompt: list[int]) -> list[int]:
-    ids = torch.tensor([prompt])
-    with torch.no_grad():
-        out = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            max_new_tokens=NUM_TOKENS,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-    return out[0, len(prompt) :].tolist()
+    return reference.save_reference(folder, *FAMILIES[family], draw_norms=False, **options)
 
 
 @pytest.fixture
@@ -125,9 +88,9 @@ def test_logits_of_the_last_position_agree(sides: tuple[Driver, PreTrainedModel]
 
 def test_greedy_tokens_agree_alone(sides: tuple[Driver, PreTrainedModel]) -> None:
     driver, model = sides
-    for prompt in prompts():
+    for prompt, wanted in zip(prompts(), reference_answers(model), strict=True):
         [ours] = driver.generate([driver.admit(make_req(prompt))], NUM_TOKENS)
-        assert ours == reference_tokens(model, prompt)
+        assert ours == wanted
 
 
 @pytest.mark.parametrize("chunk", [None, 1, 16])
@@ -136,8 +99,8 @@ def test_greedy_tokens_agree_in_one_batch_of_any_lengths(
 ) -> None:
     driver, model = sides
     reqs = [driver.admit(make_req(prompt)) for prompt in prompts()]
-    for prompt, ours in zip(prompts(), driver.generate(reqs, NUM_TOKENS, chunk), strict=True):
-        assert ours[:NUM_TOKENS] == reference_tokens(model, prompt)
+    answers = driver.generate(reqs, NUM_TOKENS, chunk)
+    assert [ours[:NUM_TOKENS] for ours in answers] == reference_answers(model)
 
 
 def test_requests_that_leave_and_join_do_not_disturb_the_others(
@@ -171,7 +134,7 @@ def test_cached_prefix_changes_nothing(sides: tuple[Driver, PreTrainedModel], ca
     driver.generate([first], NUM_TOKENS)
     second = driver.admit(make_req(prompt), cached_from=first, cached=cached)
     [ours] = driver.generate([second], NUM_TOKENS)
-    assert ours == reference_tokens(model, prompt)
+    assert ours == reference_answers(model)[3]
 
 
 def test_prompt_logprobs_are_the_reference_distribution(
