@@ -1,6 +1,7 @@
 """What a grammar backend is: compiles constraints, and masks tokens that would break them."""
 
 import logging
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -8,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sglang.extension.registry import source_of
+from sglang.srt.arg_groups.grammars import ABSENT_BACKENDS
+from sglang.srt.constrained.limits import GrammarLimits
 from sglang.srt.extension_points import GRAMMAR_BACKENDS
 
 if TYPE_CHECKING:
@@ -17,8 +20,7 @@ logger = logging.getLogger(__name__)
 
 GRAMMAR_BACKEND_REGISTRY = GRAMMAR_BACKENDS
 GrammarKey = tuple[str, str]  # (json | regex | ebnf | structural_tag, its text)
-MAX_CACHED = 1024  # grammars
-MAX_CACHED_TEXT = 16 * 1024 * 1024  # characters of all their keys
+MAX_LOST_THREADS = 64  # that compile for nobody any more; beyond that no thread replaces another
 
 
 @dataclass
@@ -37,6 +39,8 @@ class GrammarStats:
 
 class BaseGrammarObject:
     """A compiled constraint and how far one answer has come in it."""
+
+    memory_bytes = 0  # of the compiled constraint, which copies share; the cache counts it
 
     def __init__(self) -> None:
         self._finished = False
@@ -128,10 +132,25 @@ class BaseGrammarBackend:
     A backend overrides the `dispatch_…` of what it supports, or `compile_grammar` for all.
     """
 
+    # Seconds beyond `limits.compile_seconds` for one that ends its compilations by itself.
+    compile_grace = 0.0
+    limits = GrammarLimits()  # `create_grammar_backend` sets those of the options
+
     def __init__(self) -> None:
-        self.executor = ThreadPoolExecutor()
+        self.executor = ThreadPoolExecutor(thread_name_prefix="sglang-grammar")
         self.cache: dict[GrammarKey, BaseGrammarObject] = {}  # least recently used first
-        self._cached_text = 0
+        self.cached_bytes = 0
+        self._bytes_of: dict[GrammarKey, int] = {}
+        self._stuck: list[Future[Any]] = []  # in threads of the executor, for nobody
+        self._lost: list[Future[Any]] = []  # the same, in threads of executors before it
+
+    def check(self, key_type: str, key_string: str) -> str | None:
+        """Why the constraint cannot be honoured, as far as its text says; None: compile it.
+
+        Called for each new constraint when its request arrives, so it has to be quick. The text is
+        within the limits, and is JSON where it should be.
+        """
+        return None
 
     def get_cached_or_future_value(
         self, key: GrammarKey, require_reasoning: bool
@@ -149,18 +168,53 @@ class BaseGrammarBackend:
         return copied, True
 
     def set_cache(self, key: GrammarKey, value: BaseGrammarObject) -> None:
-        """Keeps the value, and forgets what was not used for longest beyond the limits."""
-        if self.cache.pop(key, None) is None:
-            self._cached_text += len(key[1])
-        self.cache[key] = value
-        while len(self.cache) > MAX_CACHED or self._cached_text > MAX_CACHED_TEXT:
-            oldest = next(iter(self.cache))
-            del self.cache[oldest]
-            self._cached_text -= len(oldest[1])
+        """Keeps the value, and forgets what was not used for longest beyond the limits.
+
+        What alone is beyond them is not kept.
+        """
+        self._forget(key)
+        size = sys.getsizeof(key[1]) + value.memory_bytes
+        if size > self.limits.cache_bytes or not self.limits.cache_entries:
+            return
+        self.cache[key], self._bytes_of[key] = value, size
+        self.cached_bytes += size
+        while (
+            len(self.cache) > self.limits.cache_entries
+            or self.cached_bytes > self.limits.cache_bytes
+        ):
+            self._forget(next(iter(self.cache)))
+
+    def _forget(self, key: GrammarKey) -> None:
+        self.cache.pop(key, None)
+        self.cached_bytes -= self._bytes_of.pop(key, 0)
 
     def reset(self) -> None:
         self.cache.clear()
-        self._cached_text = 0
+        self._bytes_of.clear()
+        self.cached_bytes = 0
+
+    def give_up(self, future: "Future[Any]") -> bool:
+        """Nobody waits for the compilation any more, and it cannot be interrupted.
+
+        When such ones keep every thread busy, new threads take over: then it returns True, and
+        what had not begun has to be asked for again.
+        """
+        self._lost = [each for each in self._lost if not each.done()]
+        self._stuck = [each for each in (*self._stuck, future) if not each.done()]
+        num_threads = self.executor._max_workers
+        if len(self._stuck) < num_threads:
+            return False
+        if len(self._lost) + len(self._stuck) > MAX_LOST_THREADS:
+            return False
+        logger.warning("%d compilations do not end; other threads take over", len(self._stuck))
+        self._lost, self._stuck = self._lost + self._stuck, []
+        self.executor.shutdown(wait=False, cancel_futures=True)
+        self.executor = ThreadPoolExecutor(num_threads, thread_name_prefix="sglang-grammar")
+        return True
+
+    def close(self) -> None:
+        """Called once, when the engine ends. Threads that still compile are not waited for."""
+        self.executor.shutdown(wait=False, cancel_futures=True)
 
     def compile_grammar(self, key_type: str, key_string: str) -> BaseGrammarObject | None:
         """Any kind of constraint that has no `dispatch_…` of its own."""
@@ -212,8 +266,8 @@ class BaseGrammarBackend:
 # ------------------------------------------------------------------ which backend
 
 
-class GrammarArgs(Protocol):
-    """The one attribute that this module reads of whoever builds a backend."""
+class NamesBackend(Protocol):
+    """The one attribute that has to be there of whoever builds a backend."""
 
     @property
     def grammar_backend(self) -> str | None: ...
@@ -231,7 +285,7 @@ def register_grammar_backend(name: str, init_func: GrammarBackendFactory) -> Non
 
 
 def create_grammar_backend(
-    server_args: GrammarArgs,
+    server_args: NamesBackend,
     tokenizer: Any,
     vocab_size: int,
     eos_token_ids: set[int] | None = None,
@@ -245,14 +299,17 @@ def create_grammar_backend(
     name = server_args.grammar_backend or "none"
     if name not in GRAMMAR_BACKEND_REGISTRY:
         known = ", ".join(GRAMMAR_BACKEND_REGISTRY.names())
-        raise ValueError(f"Invalid grammar backend: {name} (registered: {known})")
+        hint = f": {ABSENT_BACKENDS[name]}" if name in ABSENT_BACKENDS else ""
+        raise ValueError(f"Invalid grammar backend: {name} (registered: {known}){hint}")
     backend: BaseGrammarBackend | None = GRAMMAR_BACKEND_REGISTRY[name](
         server_args, tokenizer, vocab_size, eos_token_ids
     )
+    if isinstance(backend, BaseGrammarBackend):
+        backend.limits = GrammarLimits.of(server_args)
     return backend
 
 
 def no_backend(
-    server_args: GrammarArgs, tokenizer: Any, vocab_size: int, eos_token_ids: Any
+    server_args: NamesBackend, tokenizer: Any, vocab_size: int, eos_token_ids: Any
 ) -> None:
     """`none`: requests with a constraint are refused."""

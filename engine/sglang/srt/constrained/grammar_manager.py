@@ -6,11 +6,20 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
+from sglang.srt.constrained.agreement import Opinion, RankAgreement, State
 from sglang.srt.constrained.base_grammar_backend import (
     BaseGrammarBackend,
     BaseGrammarObject,
     GrammarKey,
     InvalidGrammarObject,
+)
+from sglang.srt.constrained.compile_process import CompilerMissing, CompileTimeout
+from sglang.srt.constrained.limits import (
+    GrammarLimits,
+    too_big,
+    too_slow,
+    why_no_json,
+    why_too_large,
 )
 from sglang.srt.core.messages import FinishReason, grammar_failed
 from sglang.srt.core.request import Req
@@ -18,8 +27,6 @@ from sglang.srt.core.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
 POLL_INTERVAL = 0.005  # seconds that a look for compiled grammars may take when nothing else runs
-COMPILE_TIMEOUT = 60.0  # seconds of one compilation, and of its wait for a thread before that
-MAX_COMPILING = 64  # constraints; more are refused until one is done
 KEY_TYPES = {"json_schema": "json"}  # a constraint's name in a request → in a key, if they differ
 
 
@@ -29,6 +36,18 @@ def grammar_key(params: SamplingParams) -> GrammarKey | None:
         return None
     name = params.constraints[0]
     return KEY_TYPES.get(name, name), getattr(params, name)
+
+
+def why_refused(backend: BaseGrammarBackend, params: SamplingParams) -> str | None:
+    """The sentence for a constraint whose text alone says that it cannot be honoured."""
+    key = grammar_key(params)
+    if key is None or key in backend.cache:
+        return None
+    field, (kind, text) = params.constraints[0], key
+    why = why_too_large(field, kind, text, backend.limits) or why_no_json(field, kind, text)
+    if why is None and (problem := backend.check(kind, text)) is not None:
+        why = f"{field} cannot be honoured: {problem}"
+    return why
 
 
 def why_invalid(req: Req) -> FinishReason:
@@ -58,7 +77,7 @@ def accept_token(req: Req, token_id: int) -> None:
 
 
 class NeverCompiled(InvalidGrammarObject):
-    """Its compilation did not begin in time, which says nothing about the constraint."""
+    """No compiler had time for it, which says nothing about the constraint."""
 
 
 @dataclass
@@ -86,18 +105,22 @@ class GrammarManager:
     Requests with the same constraint share one compilation, and each gets a copy. What does not
     compile becomes an `InvalidGrammarObject`, kept like any other: such a request has to be
     refused. Whatever a backend raises costs those who asked, never the scheduler.
+
+    With an `agreement` every request with a constraint waits here until all ranks agree on it.
     """
 
     def __init__(
         self,
         backend: BaseGrammarBackend | None,
-        compile_timeout: float = COMPILE_TIMEOUT,
+        agreement: RankAgreement | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.grammar_backend = backend
         self.grammar_queue: list[Req] = []
+        self._limits = GrammarLimits() if backend is None else backend.limits
+        self._grace = 0.0 if backend is None else backend.compile_grace
+        self._agreement = agreement
         self._compiling: dict[GrammarKey, _Compilation] = {}
-        self._compile_timeout = compile_timeout
         self._clock = clock
         self.counters = GrammarCounters()
 
@@ -105,9 +128,12 @@ class GrammarManager:
         return len(self.grammar_queue)
 
     def can_take(self, params: SamplingParams) -> bool:
-        """Whether a request with these parameters may come now."""
+        """Whether a request with these parameters may come now; on all ranks alike."""
         key = grammar_key(params)
-        return key is None or key in self._compiling or len(self._compiling) < MAX_COMPILING
+        if key is None:
+            return True
+        waiting = {grammar_key(req.sampling_params) for req in self.grammar_queue}
+        return key in waiting or len(waiting) < self._limits.num_compiling
 
     def process_req_with_grammar(self, req: Req) -> bool:
         """Sets `req.grammar`, or parks the request: then returns True.
@@ -118,17 +144,12 @@ class GrammarManager:
         if key is None:
             return False
         self.counters.num_looked_up += 1
-        compilation = self._compiling.get(key)
-        if compilation is None:
-            found = self._look_up(key)
-            if not isinstance(found, Future):
-                req.grammar = found
-                is_invalid = isinstance(found, InvalidGrammarObject)
-                if is_invalid:
-                    self.grammar_queue.append(req)
-                return is_invalid
-            compilation = self._compiling[key] = _Compilation(found, self._clock())
-        compilation.reqs.append(req)
+        compilation = self._compiling.get(key) or self._begin(req, key)
+        if compilation is not None:
+            compilation.reqs.append(req)
+        may_go_on = not (req.grammar is None or isinstance(req.grammar, InvalidGrammarObject))
+        if may_go_on and self._agreement is None:
+            return False
         self.grammar_queue.append(req)
         return True
 
@@ -147,11 +168,16 @@ class GrammarManager:
                 self._remember(key, grammar)
             for req in compilation.reqs:
                 req.grammar = _copy(grammar)
-        ready = [req for req in self.grammar_queue if req.grammar is not None]
+        ready = (
+            self._agreed()
+            if self._agreement is not None and self.grammar_queue
+            else [req for req in self.grammar_queue if req.grammar is not None]
+        )
         for req in ready:
             req.times.compiled = self._clock()
         if ready:
-            self.grammar_queue = [req for req in self.grammar_queue if req.grammar is None]
+            done = {id(req) for req in ready}
+            self.grammar_queue = [req for req in self.grammar_queue if id(req) not in done]
         return ready
 
     def abort_request(self, req: Req) -> None:
@@ -159,19 +185,35 @@ class GrammarManager:
         self.grammar_queue.remove(req)
         self.counters.num_aborted += 1
         req.times.compiled = self._clock()
-        for compilation in self._compiling.values():
-            if req in compilation.reqs:
-                compilation.reqs.remove(req)
+        self._leave_compilation(req)
 
     def clear(self) -> None:
         """Forgets every compiled grammar."""
         if self.grammar_backend is not None:
             self.grammar_backend.reset()
 
+    def close(self) -> None:
+        """Ends what compiles."""
+        if self.grammar_backend is not None:
+            self.grammar_backend.close()
+
     @property
     def _backend(self) -> BaseGrammarBackend:
         assert self.grammar_backend is not None, "admission refuses constraints without a backend"
         return self.grammar_backend
+
+    def _begin(self, req: Req, key: GrammarKey) -> "_Compilation | None":
+        """A new compilation; or None, and `req.grammar` is what is known without one."""
+        # Those whose requests have gone count here, so that nobody can pile them up.
+        if key not in self._backend.cache and len(self._compiling) >= self._limits.num_compiling:
+            req.grammar = NeverCompiled(f"{len(self._compiling)} others are compiled; try it later")
+            return None
+        found = self._look_up(key)
+        if not isinstance(found, Future):
+            req.grammar = found
+            return None
+        self._compiling[key] = compilation = _Compilation(found, self._clock())
+        return compilation
 
     def _look_up(self, key: GrammarKey) -> "BaseGrammarObject | Future[BaseGrammarObject | None]":
         try:
@@ -195,29 +237,92 @@ class GrammarManager:
         if compilation.started is None and compilation.future.running():
             compilation.started = now
         since = compilation.submitted if compilation.started is None else compilation.started
-        return now - since >= self._compile_timeout
+        return now - since >= self._limits.compile_seconds + self._grace
 
     def _result(self, key: GrammarKey, compilation: _Compilation) -> BaseGrammarObject:
         """Of a compilation that is over; without constraint nobody goes on."""
-        if not compilation.future.done():
+        future, seconds = compilation.future, self._limits.compile_seconds
+        if not future.done() and future.cancel():
             self.counters.num_timeouts += 1
-        elif not compilation.future.cancelled():
-            since = compilation.submitted if compilation.started is None else compilation.started
-            self.counters.compilation_seconds.append(self._clock() - since)
-        if compilation.started is None and not compilation.future.done():
-            compilation.future.cancel()
             return NeverCompiled(
-                f"other constraints have kept every compiler busy for {self._compile_timeout:g} s"
+                f"other constraints have kept every compiler busy for {seconds:g} s"
             )
-        if not compilation.future.done():
-            return InvalidGrammarObject(f"not compiled within {self._compile_timeout:g} s")
-        if compilation.future.cancelled():
+        if not future.done():
+            self.counters.num_timeouts += 1
+            if self._backend.give_up(future):
+                self._ask_again()
+            return InvalidGrammarObject(too_slow(seconds))
+        if future.cancelled():
             return InvalidGrammarObject("its compilation was cancelled")
-        error = compilation.future.exception()
+        error = future.exception()
+        if isinstance(error, CompilerMissing):
+            return NeverCompiled(str(error))
+        if isinstance(error, CompileTimeout):
+            self.counters.num_timeouts += 1
+            return _invalid(error)
+        grammar = None if error is not None else future.result()
+        self._note_seconds(compilation, grammar)
         if error is not None:
             logger.warning("A %s constraint did not compile: %s", key[0], error)
             return _invalid(error)
-        return compilation.future.result() or InvalidGrammarObject("the backend returned nothing")
+        if grammar is None:
+            return InvalidGrammarObject("the backend returned nothing")
+        allowed = self._limits.compiled_bytes
+        if grammar.memory_bytes > allowed:
+            return InvalidGrammarObject(too_big(grammar.memory_bytes, allowed))
+        return grammar
+
+    def _note_seconds(self, compilation: _Compilation, grammar: BaseGrammarObject | None) -> None:
+        """As its thread has measured, else as seen from here, between two steps."""
+        stats = None if grammar is None else grammar.grammar_stats
+        seconds = None if stats is None else stats.compilation_time
+        if seconds is None:
+            since = compilation.submitted if compilation.started is None else compilation.started
+            seconds = self._clock() - since
+        self.counters.compilation_seconds.append(seconds)
+
+    def _ask_again(self) -> None:
+        """For what had not begun when other threads took over."""
+        for key, compilation in self._compiling.items():
+            if compilation.future.cancelled():
+                found = self._look_up(key)
+                if not isinstance(found, Future):
+                    known: Future[BaseGrammarObject | None] = Future()
+                    known.set_result(found)
+                    found = known
+                compilation.future = found
+
+    def _agreed(self) -> list[Req]:
+        """Those on which all ranks agree that they go on, or that they end."""
+        assert self._agreement is not None
+        queue, ready = self.grammar_queue, []
+        opinions = self._agreement.agree([req.rid for req in queue], [_opinion(r) for r in queue])
+        for req, opinion in zip(queue, opinions, strict=True):
+            if opinion.state is State.PENDING:
+                continue
+            if opinion.state is not State.READY:
+                self._leave_compilation(req)
+                never = opinion.state is State.NEVER_COMPILED
+                failure = NeverCompiled if never else InvalidGrammarObject
+                req.grammar = failure(opinion.message)
+            ready.append(req)
+        return ready
+
+    def _leave_compilation(self, req: Req) -> None:
+        """The compilation goes on for whoever asks next."""
+        for compilation in self._compiling.values():
+            if req in compilation.reqs:
+                compilation.reqs.remove(req)
+
+
+def _opinion(req: Req) -> Opinion:
+    grammar = req.grammar
+    if grammar is None:
+        return Opinion(State.PENDING)
+    if not isinstance(grammar, InvalidGrammarObject):
+        return Opinion(State.READY)
+    never = isinstance(grammar, NeverCompiled)
+    return Opinion(State.NEVER_COMPILED if never else State.REFUSED, grammar.error_message)
 
 
 def _copy(grammar: BaseGrammarObject) -> BaseGrammarObject:

@@ -1,16 +1,19 @@
 """What a new request must satisfy; turns an accepted one into a `Req`."""
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
 from sglang.srt.core.adapter import Adapter
 from sglang.srt.core.config import PriorityConfig
-from sglang.srt.core.messages import FinishReason, GenerateInput
+from sglang.srt.core.messages import FinishReason, GenerateInput, grammar_failed
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
 from sglang.srt.sampling.custom_logit_processor import find_processor, is_registered
 
+logger = logging.getLogger(__name__)
 NO_PRIORITIES = PriorityConfig()
 
 
@@ -22,7 +25,8 @@ class Limits:
     pool_len: int
     vocab_size: int
     eos_token_ids: frozenset[int]
-    has_grammar_backend: bool = False
+    # Why these parameters' constraint is refused at once. None: there is no grammar backend.
+    why_refused: Callable[[SamplingParams], str | None] | None = None
     allows_uploaded_processors: bool = False
     is_embedding: bool = False  # the model answers with vectors, and with nothing else
 
@@ -121,13 +125,21 @@ def _check_pool(prompt_len: int, limits: Limits) -> None:
 
 
 def _check_constraint(params: SamplingParams, limits: Limits) -> None:
-    if params.constraints and not limits.has_grammar_backend:
+    if not params.constraints:
+        return
+    if limits.why_refused is None:
         raise Refused(
             f"Structured output ({params.constraints[0]}) is not served here: the engine was "
-            "started without a grammar backend, which a plugin registers and --grammar-backend "
-            "names. Send the request without response_format, json_schema, regex, ebnf and "
-            "structural_tag."
+            "started without a grammar backend; --grammar-backend names one. Send the request "
+            "without response_format, json_schema, regex, ebnf and structural_tag."
         )
+    try:
+        why = limits.why_refused(params)
+    except Exception as error:
+        logger.exception("The grammar backend failed to check a constraint")
+        raise Refused(grammar_failed(error).message or "", status_code=500) from error
+    if why is not None:
+        raise Refused(why)
 
 
 def _check_priority(given: int | None, priority: PriorityConfig) -> None:

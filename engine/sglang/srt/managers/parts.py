@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from sglang.srt.constrained.agreement import RankAgreement
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend
 from sglang.srt.core.batch import GenerationBatchResult, ScheduleBatch
 from sglang.srt.core.config import ScheduleConfig
@@ -42,6 +43,7 @@ class SchedulerParts:
     limits: Limits
     make_stop_text: StopTextFactory
     grammar_backend: BaseGrammarBackend | None = None  # None: constraints are refused
+    grammar_agreement: RankAgreement | None = None  # None: no other rank computes the same requests
     adapters: LoadedAdapters | None = None  # None: requests cannot name any
     release_caches: Callable[[], None] = lambda: None  # what the model keeps only for speed
     clock: Callable[[], float] = time.monotonic  # of deadlines and throughput, in seconds

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import torch
 import zmq
 
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, create_grammar_backend
+from sglang.srt.constrained.grammar_manager import why_refused
 from sglang.srt.core.config import PortArgs
 from sglang.srt.core.messages import (
     PROTOCOL_VERSION,
@@ -131,7 +133,7 @@ def parts_of(
         config=target.schedule_config,
         limits=limits_of(
             target,
-            has_grammar_backend=grammar_backend is not None,
+            grammar_backend=grammar_backend,
             allows_uploaded_processors=server_args.enable_custom_logit_processor,
         ),
         make_stop_text=stop_text_factory(tokenizer_folder(server_args)),
@@ -158,7 +160,7 @@ def _grammar_backend(worker: TpModelWorker, server_args: ServerArgs) -> BaseGram
 def limits_of(
     worker: TpModelWorker,
     *,
-    has_grammar_backend: bool = False,
+    grammar_backend: BaseGrammarBackend | None = None,
     allows_uploaded_processors: bool = False,
 ) -> Limits:
     return Limits(
@@ -166,7 +168,7 @@ def limits_of(
         pool_len=worker.memory.token_to_kv_pool_allocator.size,
         vocab_size=worker.model_config.vocab_size,
         eos_token_ids=frozenset(worker.model_config.eos_token_ids),
-        has_grammar_backend=has_grammar_backend,
+        why_refused=None if grammar_backend is None else partial(why_refused, grammar_backend),
         allows_uploaded_processors=allows_uploaded_processors,
         is_embedding=worker.is_embedding,
     )

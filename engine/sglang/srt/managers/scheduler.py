@@ -92,7 +92,9 @@ class Scheduler:
         self.stop_rules = StopRules(parts.limits.vocab_size, parts.make_stop_text)
         self.outputs = OutputAssembler(config.stream_interval)
         self.watchdog = Watchdog(config.watchdog_timeout)
-        self.grammar_manager = GrammarManager(parts.grammar_backend, clock=parts.clock)
+        self.grammar_manager = GrammarManager(
+            parts.grammar_backend, parts.grammar_agreement, parts.clock
+        )
         self.stats = LoadStats(
             memory, self.grammar_manager.counters, parts.clock, config.decode_log_interval
         )
@@ -404,6 +406,7 @@ def run_scheduler_process(server_args: ServerArgs, port_args: PortArgs, gpu_id: 
             keep_for_good()
             outbox.send(ready_message(target, server_args, time.monotonic() - start))
             scheduler.run_event_loop()
+            scheduler.grammar_manager.close()
             scheduler.memory.host_tier.close()
         except CannotServe as error:
             outbox.send(Failed(message=str(error)))

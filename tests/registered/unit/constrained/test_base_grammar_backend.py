@@ -13,6 +13,7 @@ from sglang.srt.constrained.base_grammar_backend import (
     create_grammar_backend,
     register_grammar_backend,
 )
+from sglang.srt.constrained.limits import GrammarLimits
 from sglang.test.ci.ci_register import register_cpu_ci
 
 register_cpu_ci(2.0, "base-a-test-cpu")
@@ -164,6 +165,18 @@ class TestBaseGrammarBackend(unittest.TestCase):
         self.backend.set_cache(("json", "{}"), Grammar())
         self.backend.reset()
         self.assertEqual(self.backend.cache, {})
+        self.assertEqual(self.backend.cached_bytes, 0)
+
+    def test_what_a_simple_backend_says_of_itself(self) -> None:
+        self.assertIsNone(self.backend.check("json", "{}"))
+        self.assertEqual(self.backend.compile_grace, 0.0)
+        self.assertEqual(self.backend.limits, GrammarLimits())
+        self.assertEqual(Grammar().memory_bytes, 0)
+
+    def test_closing_takes_nothing_more(self) -> None:
+        self.backend.close()
+        with self.assertRaises(RuntimeError):
+            self.backend.get_cached_or_future_value(("json", "{}"), False)
 
 
 class TestRegistry(unittest.TestCase):
@@ -205,6 +218,21 @@ class TestRegistry(unittest.TestCase):
 
     def test_none_is_no_backend(self) -> None:
         self.assertIsNone(create_grammar_backend(SimpleNamespace(grammar_backend="none"), None, 32))
+
+    def test_a_backend_gets_the_limits_of_the_options(self) -> None:
+        register_grammar_backend("mine", lambda *arguments: BaseGrammarBackend())
+        args = SimpleNamespace(grammar_backend="mine", grammar_max_depth=5)
+        backend = create_grammar_backend(args, None, 32)
+        assert backend is not None
+        self.addCleanup(backend.close)
+        self.assertEqual(backend.limits, GrammarLimits(max_depth=5))
+        self.assertEqual(BaseGrammarBackend.limits, GrammarLimits())
+
+    def test_a_name_of_other_engines_says_what_to_choose(self) -> None:
+        with self.assertRaisesRegex(
+            ValueError, "Invalid grammar backend: outlines.*xgrammar or ll"
+        ):
+            create_grammar_backend(SimpleNamespace(grammar_backend="outlines"), None, 32)
 
     def test_unknown_name(self) -> None:
         with self.assertRaisesRegex(ValueError, "Invalid grammar backend: nope"):

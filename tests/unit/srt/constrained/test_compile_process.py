@@ -41,8 +41,11 @@ class Watched(CompileServer):
             self.look()
 
     def look(self) -> None:
-        for process in psutil.Process().children(recursive=True):
-            self.seen.setdefault(process.pid, process)
+        parent = self._forks._process
+        if parent is not None and psutil.pid_exists(parent.pid):
+            root = psutil.Process(parent.pid)
+            for process in [root, *root.children(recursive=True)]:
+                self.seen.setdefault(process.pid, process)
 
     def pid_of(self, answer: str) -> int:
         return int(answer.split()[1])

@@ -1,25 +1,35 @@
 """Requests wait for their grammar without holding anybody up, and never go on without it."""
 
+import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
 
 from sglang.srt.constrained import base_grammar_backend
+from sglang.srt.constrained.agreement import Opinion, State
 from sglang.srt.constrained.base_grammar_backend import (
     BaseGrammarBackend,
     BaseGrammarObject,
     GrammarKey,
+    GrammarStats,
     InvalidGrammarObject,
 )
+from sglang.srt.constrained.compile_process import CompilerMissing, CompileTimeout
 from sglang.srt.constrained.grammar_manager import (
-    COMPILE_TIMEOUT,
-    MAX_COMPILING,
     GrammarManager,
     grammar_key,
     why_invalid,
+    why_refused,
 )
+from sglang.srt.constrained.limits import GrammarLimits
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
+
+COMPILE_TIMEOUT = GrammarLimits().compile_seconds
+MAX_COMPILING = GrammarLimits().num_compiling
+TOO_SLOW = "not compiled within 20 s (--grammar-compile-timeout); simplify it"
+MANY = 30.0  # seconds: more than anything takes on a busy machine
 
 
 class HandBackend(BaseGrammarBackend):
@@ -108,11 +118,11 @@ def test_a_compilation_without_end_is_given_up_and_its_wait_for_a_thread_does_no
     assert manager.get_ready_grammar_requests() == []
     now += 1
     assert manager.get_ready_grammar_requests() == [req]
-    assert req.grammar.error_message == "not compiled within 60 s"
+    assert req.grammar.error_message == TOO_SLOW
     again = request("again", regex="x")
     assert manager.process_req_with_grammar(again)
     assert manager.get_ready_grammar_requests() == [again]
-    assert again.grammar.error_message == "not compiled within 60 s"
+    assert again.grammar.error_message == TOO_SLOW
 
 
 def test_a_compilation_that_never_begins_says_nothing_about_its_constraint() -> None:
@@ -192,29 +202,268 @@ def test_a_grammar_that_cannot_be_copied_is_invalid_and_a_lost_cache_harms_nobod
 
 def test_constraints_in_compilation_are_limited() -> None:
     manager = GrammarManager(HandBackend())
+    reqs = []
     for i in range(MAX_COMPILING):
         assert manager.can_take(SamplingParams(regex=str(i)))
-        manager.process_req_with_grammar(request(str(i), regex=str(i)))
+        reqs.append(request(str(i), regex=str(i)))
+        manager.process_req_with_grammar(reqs[-1])
     assert not manager.can_take(SamplingParams(regex="one more"))
     assert manager.can_take(SamplingParams(regex="0"))
     assert manager.can_take(SamplingParams())
+    for req in reqs:
+        manager.abort_request(req)
+    more = request("more", regex="more")
+    assert manager.can_take(more.sampling_params) and manager.process_req_with_grammar(more)
+    assert manager.get_ready_grammar_requests() == [more]
+    assert why_invalid(more).status_code == 503
 
 
-def test_the_cache_forgets_what_was_not_used_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base_grammar_backend, "MAX_CACHED", 3)
-    monkeypatch.setattr(base_grammar_backend, "MAX_CACHED_TEXT", 100)
+class Sized(Grammar):
+    def __init__(self, memory_bytes: int = 0) -> None:
+        super().__init__()
+        self.memory_bytes = memory_bytes
+
+
+def test_the_cache_forgets_what_was_not_used_for_longest() -> None:
     backend = BaseGrammarBackend()
+    backend.limits = GrammarLimits(cache_entries=3, cache_bytes=10_000)
     for text in "abc":
         backend.set_cache(("regex", text), Grammar())
     assert backend.get_cached_or_future_value(("regex", "a"), require_reasoning=False)[1]
     backend.set_cache(("regex", "d"), Grammar())
     assert [text for _, text in backend.cache] == ["c", "a", "d"]
-    backend.set_cache(("regex", "e" * 99), Grammar())
-    assert [text[0] for _, text in backend.cache] == ["d", "e"]
+    backend.set_cache(("regex", "e" * 6000), Grammar())
+    assert [text[0] for _, text in backend.cache] == ["a", "d", "e"]
+    backend.set_cache(("regex", "f"), Sized(5000))
+    assert [text[0] for _, text in backend.cache] == ["f"]
+    assert 5000 < backend.cached_bytes < 5200
+    backend.set_cache(("regex", "f"), Sized(70))
+    assert 70 < backend.cached_bytes < 270
     GrammarManager(backend).clear()
-    assert not backend.cache
-    backend.set_cache(("regex", "f" * 100), Grammar())
-    assert len(backend.cache) == 1
+    assert not backend.cache and not backend.cached_bytes
+
+
+def test_what_the_cache_cannot_hold_displaces_nothing() -> None:
+    backend = BaseGrammarBackend()
+    backend.limits = GrammarLimits(cache_bytes=1000)
+    backend.set_cache(("regex", "a"), Grammar())
+    backend.set_cache(("regex", "b"), Sized(1000))
+    assert [text for _, text in backend.cache] == ["a"]
+    backend.set_cache(("regex", "a"), Sized(1000))
+    assert (backend.cache, backend.cached_bytes) == ({}, 0)
+    backend.limits = GrammarLimits(cache_entries=0)
+    backend.set_cache(("regex", "a"), Grammar())
+    assert (backend.cache, backend.cached_bytes) == ({}, 0)
+
+
+def test_a_constraint_that_is_large_when_compiled_is_refused() -> None:
+    backend = HandBackend()
+    backend.limits = GrammarLimits(compiled_bytes=100)
+    manager = GrammarManager(backend)
+    fits, large = request("a", regex="x"), request("b", regex="y")
+    for req in (fits, large):
+        manager.process_req_with_grammar(req)
+    backend.futures["regex", "x"].set_result(Sized(100))
+    backend.futures["regex", "y"].set_result(Sized(101))
+    manager.get_ready_grammar_requests()
+    assert isinstance(fits.grammar, Grammar)
+    assert large.grammar.error_message == (
+        "compiled it may take 100 bytes (--grammar-max-compiled-bytes) and needs 101; simplify it"
+    )
+
+
+def test_a_backend_that_ends_its_compilations_is_given_time_for_it() -> None:
+    now = 0.0
+    backend = HandBackend()
+    backend.compile_grace = 5.0
+    manager = GrammarManager(backend, clock=lambda: now)
+    slow, missing = request("a", regex="x"), request("b", regex="y")
+    for req in (slow, missing):
+        manager.process_req_with_grammar(req)
+        backend.futures["regex", req.sampling_params.regex or ""].set_running_or_notify_cancel()
+    now = COMPILE_TIMEOUT + 4
+    assert manager.get_ready_grammar_requests() == []
+    backend.futures["regex", "x"].set_exception(CompileTimeout("ended"))
+    backend.futures["regex", "y"].set_exception(CompilerMissing("no memory for it"))
+    assert manager.get_ready_grammar_requests() == [slow, missing]
+    assert why_invalid(slow).message == "regex cannot be honoured: ended"
+    assert (why_invalid(slow).status_code, why_invalid(missing).status_code) == (400, 503)
+    assert list(backend.cache) == [("regex", "x")]
+    assert manager.counters.num_timeouts == 1
+    assert manager.counters.compilation_seconds == []
+
+
+def test_compilations_are_timed_by_their_thread_where_it_does() -> None:
+    now = 0.0
+    backend = HandBackend()
+    manager = GrammarManager(backend, clock=lambda: now)
+    for text in ("x", "y", "z"):
+        manager.process_req_with_grammar(request(text, regex=text))
+    timed = Grammar()
+    timed.grammar_stats = GrammarStats(compilation_time=0.25)
+    now = 3.0
+    backend.futures["regex", "x"].set_result(timed)
+    backend.futures["regex", "y"].set_result(Grammar())
+    backend.futures["regex", "z"].set_exception(ValueError("unclosed group"))
+    manager.get_ready_grammar_requests()
+    assert manager.counters.compilation_seconds == [0.25, 3.0, 3.0]
+
+
+# ------------------------------------------------------------------ threads that do not come back
+
+
+class Stubborn(BaseGrammarBackend):
+    """`stuck…` is compiled until the test ends, whatever anybody says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.executor = base_grammar_backend.ThreadPoolExecutor(2)
+        self.begun = threading.Semaphore(0)
+        self.may_end = threading.Event()
+
+    def compile_grammar(self, key_type: str, key_string: str) -> BaseGrammarObject:
+        if key_string.startswith("stuck"):
+            self.begun.release()
+            assert self.may_end.wait(MANY)
+        return Grammar()
+
+
+@pytest.fixture
+def stubborn() -> Iterator[Stubborn]:
+    backend = Stubborn()
+    yield backend
+    backend.may_end.set()
+    backend.close()
+
+
+def ready_from(manager: GrammarManager) -> list[Req]:
+    for _ in range(10_000):
+        if ready := manager.get_ready_grammar_requests(may_wait=True):
+            return ready
+    raise AssertionError("nothing was compiled")
+
+
+def test_threads_that_never_end_are_replaced_and_those_who_waited_for_them_are_served(
+    stubborn: Stubborn,
+) -> None:
+    now = 0.0
+    manager = GrammarManager(stubborn, clock=lambda: now)
+    for turn in range(3):
+        stuck = [request(f"{i}", regex=f"stuck {turn} {i}") for i in range(2)]
+        waiting = request("waits", regex=f"{turn}")
+        for req in stuck:
+            manager.process_req_with_grammar(req)
+            assert stubborn.begun.acquire(timeout=MANY)
+        assert manager.get_ready_grammar_requests() == []
+        now += COMPILE_TIMEOUT / 2
+        manager.process_req_with_grammar(waiting)
+        now += COMPILE_TIMEOUT / 2
+        assert manager.get_ready_grammar_requests() == stuck
+        assert [req.grammar.error_message for req in stuck] == [TOO_SLOW] * 2
+        assert ready_from(manager) == [waiting]
+        assert isinstance(waiting.grammar, Grammar)
+
+
+def test_lost_threads_are_limited_and_come_back_when_they_end(
+    stubborn: Stubborn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base_grammar_backend, "MAX_LOST_THREADS", 2)
+    now = 0.0
+    manager = GrammarManager(stubborn, clock=lambda: now)
+    for turn in range(2):
+        for i in range(2):
+            manager.process_req_with_grammar(request(f"{turn} {i}", regex=f"stuck {turn} {i}"))
+            assert stubborn.begun.acquire(timeout=MANY)
+        manager.get_ready_grammar_requests()
+        now += COMPILE_TIMEOUT
+        assert len(manager.get_ready_grammar_requests()) == 2
+    waits = request("waits", regex="x")
+    manager.process_req_with_grammar(waits)
+    now += COMPILE_TIMEOUT
+    assert manager.get_ready_grammar_requests() == [waits]
+    assert why_invalid(waits).status_code == 503
+    stubborn.may_end.set()
+    again = request("again", regex="x")
+    manager.process_req_with_grammar(again)
+    assert ready_from(manager) == [again]
+    assert isinstance(again.grammar, Grammar)
+
+
+# ------------------------------------------------------------------ other ranks
+
+
+class OtherRank:
+    """Says of each request what the test says."""
+
+    def __init__(self) -> None:
+        self.says: dict[str, Opinion] = {}
+        self.asked: list[tuple[list[str], list[State]]] = []
+
+    def agree(self, rids: list[str], own: list[Opinion]) -> list[Opinion]:
+        self.asked.append((rids, [opinion.state for opinion in own]))
+        return [self.says.get(rid, Opinion(State.PENDING)) for rid in rids]
+
+
+def test_with_other_ranks_nobody_goes_on_before_all_agree() -> None:
+    backend, ranks = HandBackend(), OtherRank()
+    manager = GrammarManager(backend, ranks)  # type: ignore[arg-type]
+    backend.set_cache(("regex", "known"), Grammar())
+    known, other = request("known", regex="known"), request("other", regex="x")
+    assert manager.get_ready_grammar_requests() == []
+    assert ranks.asked == [], "without requests no rank is asked"
+    for req in (known, other):
+        assert manager.process_req_with_grammar(req)
+    backend.futures["regex", "x"].set_exception(ValueError("no"))
+    assert manager.get_ready_grammar_requests() == []
+    assert ranks.asked == [(["known", "other"], [State.READY, State.REFUSED])]
+    ranks.says = {
+        "known": Opinion(State.READY),
+        "other": Opinion(State.REFUSED, "no"),
+    }
+    assert manager.get_ready_grammar_requests() == [known, other]
+    assert isinstance(known.grammar, Grammar)
+    assert other.grammar.error_message == "no"
+    assert len(manager) == 0
+
+
+@pytest.mark.parametrize(("state", "status"), [(State.REFUSED, 400), (State.NEVER_COMPILED, 503)])
+def test_what_fails_on_another_rank_fails_here_and_is_compiled_on(
+    state: State, status: int
+) -> None:
+    backend, ranks = HandBackend(), OtherRank()
+    manager = GrammarManager(backend, ranks)  # type: ignore[arg-type]
+    req = request("a", regex="x")
+    manager.process_req_with_grammar(req)
+    ranks.says = {"a": Opinion(state, "why")}
+    assert manager.get_ready_grammar_requests() == [req]
+    assert (why_invalid(req).message, why_invalid(req).status_code) == (
+        "regex cannot be honoured: why", status,
+    )  # fmt: skip
+    backend.futures["regex", "x"].set_result(Grammar())
+    assert manager.get_ready_grammar_requests() == []
+    assert isinstance(req.grammar, InvalidGrammarObject)
+    assert ("regex", "x") in backend.cache
+
+
+# ------------------------------------------------------------------ what a text gives away
+
+
+def test_what_is_cached_is_not_checked_again() -> None:
+    class Checking(HandBackend):
+        num_checks = 0
+
+        def check(self, key_type: str, key_string: str) -> str | None:
+            self.num_checks += 1
+            return None
+
+    backend = Checking()
+    for _ in range(2):
+        assert why_refused(backend, SamplingParams(regex="x")) is None
+    assert backend.num_checks == 2
+    backend.set_cache(("regex", "x"), Grammar())
+    assert why_refused(backend, SamplingParams(regex="x")) is None
+    assert why_refused(backend, SamplingParams()) is None
+    assert backend.num_checks == 2
 
 
 def test_an_aborted_request_leaves_the_queue_and_its_compilation_serves_the_next() -> None:

@@ -7,10 +7,12 @@ or a position off by one therefore changes the answer.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend
+from sglang.srt.constrained.grammar_manager import why_refused
 from sglang.srt.core.batch import ForwardBatch, GenerationBatchResult, ScheduleBatch
 from sglang.srt.core.config import ScheduleConfig
 from sglang.srt.core.messages import (
@@ -247,7 +249,11 @@ class Engine:
                 memory=self.memory,
                 config=config,
                 limits=Limits(
-                    context, allocator.size, VOCAB, frozenset([EOS]), grammar_backend is not None
+                    context,
+                    allocator.size,
+                    VOCAB,
+                    frozenset([EOS]),
+                    grammar_backend and partial(why_refused, grammar_backend),
                 ),
                 grammar_backend=grammar_backend,
                 adapters=self.adapters,

@@ -1,14 +1,17 @@
 """Constrained requests in the scheduler: they wait apart, and end when their grammar fails."""
 
+import re
 from concurrent.futures import Future
 
 import pytest
 
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, BaseGrammarObject
-from sglang.srt.constrained.grammar_manager import MAX_COMPILING
+from sglang.srt.constrained.limits import GrammarLimits
 from sglang.srt.core.config import PriorityConfig
 from sglang.srt.core.messages import AbortInput, ControlInput, FinishReason
 from tests.unit.srt.managers.engine import Engine, generate, prompt_of, reference
+
+MAX_COMPILING = GrammarLimits().num_compiling
 
 
 class CountingGrammar(BaseGrammarObject):
@@ -42,6 +45,11 @@ class Backend(BaseGrammarBackend):
         if key[1] == "slow" and key not in self.cache:
             return self.slow, False
         return super().get_cached_or_future_value(key, require_reasoning)
+
+    def check(self, key_type: str, key_string: str) -> str | None:
+        if key_string == "broken check":
+            raise RuntimeError("checks nothing")
+        return "`/not` is not honoured" if "not" in key_string else None
 
     def compile_grammar(self, key_type: str, key_string: str) -> BaseGrammarObject:
         length, _, fails_at = key_string.partition("!")
@@ -174,3 +182,50 @@ def test_nobody_leaves_the_queue_for_one_that_cannot_be_compiled_for() -> None:
     assert "waits" in engine.scheduler.live
     finish = engine.outbox.answers[f"u{MAX_COMPILING}"].finish if engine.step() else None
     assert finish is not None and finish.status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("constraint", "status", "message"),
+    [
+        ({"regex": "x" * (1 + (256 << 10))}, 400, "regex has 262145 bytes.*--grammar-max-bytes"),
+        ({"regex": "(" * 100_000}, 400, "regex is nested 100000 levels.*--grammar-max-depth"),
+        ({"ebnf": "(" * 65}, 400, "ebnf is nested 65 levels deep; at most 64"),
+        ({"json_schema": '{"a":' * 50_000}, 400, "json_schema is nested 50000 levels"),
+        ({"json_schema": "[]"}, 400, "json_schema must be an object, true or false.*an array"),
+        ({"json_schema": "{"}, 400, "json_schema is not JSON: Expecting"),
+        ({"structural_tag": "3"}, 400, "structural_tag must be an object"),
+        ({"json_schema": '{"not": {}}'}, 400, "^json_schema cannot be honoured: `/not` is not hon"),
+        ({"regex": "broken check"}, 500, "grammar backend failed: RuntimeError: checks nothing"),
+    ],
+)
+def test_what_its_text_gives_away_is_refused_at_once(
+    engine: Engine, backend: Backend, constraint: dict[str, str], status: int, message: str
+) -> None:
+    engine.send(generate("b", prompt_of(9), 4), generate("a", prompt_of(5), 10, **constraint))
+    assert "a" not in engine.scheduler.live
+    assert not backend.executor._threads, "nothing was compiled"
+    answers = engine.run()
+    finish = answers["a"].finish
+    assert finish is not None and finish.status_code == status
+    assert re.search(message, finish.message or ""), finish.message
+    assert answers["b"].token_ids == reference(prompt_of(9), 4)
+
+
+def test_the_limits_of_the_engine_count() -> None:
+    backend = Backend()
+    backend.limits = GrammarLimits(max_text_bytes=3, compile_seconds=2.5)
+    engine = Engine(grammar_backend=backend)
+    finish = engine.run(generate("long", prompt_of(5), 10, regex="1000"))["long"].finish
+    assert finish is not None and "at most 3 are allowed" in (finish.message or "")
+    backend.limits = GrammarLimits(compile_seconds=2.5)
+    engine = Engine(grammar_backend=backend)
+    backend.slow.set_running_or_notify_cancel()
+    engine.send(generate("slow", prompt_of(5), 10, regex="slow"))
+    engine.step()
+    engine.now = 2.5
+    finish = engine.run()["slow"].finish
+    assert finish is not None and finish.status_code == 400
+    assert finish.message == (
+        "regex cannot be honoured: not compiled within 2.5 s (--grammar-compile-timeout); "
+        "simplify it"
+    )

@@ -282,6 +282,6 @@ def test_compilations_that_are_given_up_are_counted() -> None:
     engine = Engine(grammar_backend=backend)
     engine.send(generate("slow", prompt_of(5), 10, regex="slow"))
     engine.step()
-    engine.now = 61.0
+    engine.now = 21.0
     engine.run()
     assert last_load(engine).num_grammar_timeout_total == 1
