@@ -2,18 +2,34 @@
 
 import dataclasses
 import json
+import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, GrammarStats
+from sglang.srt.constrained.compile_process import CompileServer
+from sglang.srt.constrained.constraint_text import prepared_text, why_refused
+from sglang.srt.constrained.json_schema_rules import GUIDANCE_RULES
+from sglang.srt.constrained.limits import GrammarLimits
+from sglang.srt.constrained.structural_tags import LarkWriter, with_options
 from sglang.srt.constrained.token_mask import BitmaskGrammar, own_row, row_of
 from sglang.srt.constrained.vocabulary import TokenVocabulary
 
 if TYPE_CHECKING:
     import torch
-    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+    from llguidance import LLMatcher, LLTokenizer
 
 WHITE_SPACE = r"[\x20\x0A\x0D\x09]{0,8}"  # between two tokens of JSON; bounded, so it ends
 HEAD = '%llguidance {"no_forcing": true}\n'  # a mask holds all tokens that may follow
+BYTES_OF_A_CHARACTER = 64  # that a parser takes, roughly, for each of its text
+NUM_COMPILERS = 2  # processes
+MEMORY_FACTOR = 8  # bytes while compiling, per byte that lexer states may take
+STACK_BYTES = 1 << 20
+_PLACE = re.compile(r"^(?:at \d+\(\d+\): )?(?:failed to compile JSON schema: )?")
 BYTES_OF_A_STATE = 2048  # of the library's lexer
 
 
@@ -35,12 +51,12 @@ class GuidanceGrammar(BitmaskGrammar):
 
     def accept_token(self, token: int) -> None:
         if not self._matcher.consume_token(token):
-            raise ValueError(f"token {token}: {_first_line(self._matcher.get_error())}")
+            raise ValueError(f"token {token}: {_reason(self._matcher)}")
         self.current_token = token
 
     def rollback(self, k: int) -> None:
         if not self._matcher.rollback(k):
-            raise ValueError(f"{k} tokens back: {_first_line(self._matcher.get_error())}")
+            raise ValueError(f"{k} tokens back: {_reason(self._matcher)}")
         self.current_token = None
 
     def is_terminated(self) -> bool:
@@ -57,63 +73,123 @@ class GuidanceGrammar(BitmaskGrammar):
             return
         self._matcher.unsafe_compute_mask_ptr(row.data_ptr(), row.numel() * row.element_size())
         if self._matcher.is_error():
-            raise ValueError(_first_line(self._matcher.get_error()))
+            raise ValueError(_reason(self._matcher))
 
 
 class GuidanceBackend(BaseGrammarBackend):
-    """Builds a parser per constraint; each answer walks a copy of it."""
+    """Builds a parser per constraint, and each answer walks a copy of it.
 
-    def __init__(self, vocabulary: TokenVocabulary, json_options: dict[str, Any]) -> None:
+    A process of its own builds it first: it takes the library's text, and a mistake of the library
+    there ends nothing else.
+    """
+
+    compile_grace = 30.0  # the server ends a compilation in time; building its result takes longer
+
+    def __init__(
+        self, vocabulary: TokenVocabulary, limits: GrammarLimits, json_options: dict[str, Any]
+    ) -> None:
         super().__init__()
+        self.limits = limits
         self._tokenizer = _tokenizer(vocabulary)
-        self._json_options = json_options
         self._end_row = row_of(vocabulary.end_ids, vocabulary.vocab_size)
+        self._compilers = CompileServer(
+            f"{__name__}:make_compiler",
+            msgspec.msgpack.encode(
+                _Payload(vocabulary.tokens, vocabulary.end_ids, limits.compiled_bytes, json_options)
+            ),
+            num_processes=NUM_COMPILERS,
+            memory_bytes=limits.compiled_bytes * MEMORY_FACTOR,
+        )
+
+    def check(self, key_type: str, key_string: str) -> str | None:
+        return why_refused(key_type, key_string, GUIDANCE_RULES)
 
     def compile_grammar(self, key_type: str, key_string: str) -> GuidanceGrammar:
-        from llguidance import LLMatcher
-
-        matcher = LLMatcher(
-            self._tokenizer,
-            grammar_text(key_type, key_string, self._json_options),
-            log_level=0,
-            limits=_limits(1 << 26),
+        text = self._compilers.compile(key_type, key_string, self.limits.compile_seconds).decode()
+        return GuidanceGrammar(
+            _matcher(self._tokenizer, text, self.limits.compiled_bytes),
+            self._end_row,
+            len(text) * BYTES_OF_A_CHARACTER,
+            GrammarStats(dispatch_type=key_type),
         )
+
+    def close(self) -> None:
+        self._compilers.close()
+        super().close()
+
+
+class _Payload(msgspec.Struct, frozen=True):
+    """What a compiling process has to know."""
+
+    tokens: tuple[bytes, ...]
+    end_ids: tuple[int, ...]
+    compiled_bytes: int
+    json_options: dict[str, Any]
+
+
+def make_compiler(payload: bytes) -> Callable[[str, str], bytes]:
+    """Runs once in each compiling process."""
+    known = msgspec.msgpack.decode(payload, type=_Payload)
+    vocabulary = TokenVocabulary(known.tokens, known.end_ids)
+    tokenizer = _tokenizer(vocabulary)
+
+    def compile_text(kind: str, text: str) -> bytes:
+        written = grammar_text(kind, text, known.json_options)
+        matcher = _matcher(tokenizer, written, known.compiled_bytes)
+        is_empty = not any(matcher.compute_bitmask())
+        if is_empty or matcher.stop_reason() == "NoExtensionBias":
+            raise ValueError("no text can satisfy it")
         if matcher.is_error():
-            raise ValueError(_first_line(matcher.get_error()))
-        return GuidanceGrammar(matcher, self._end_row, 0, GrammarStats(dispatch_type=key_type))
+            raise ValueError(_reason(matcher))
+        return written.encode()
+
+    def compile_in_thread(kind: str, text: str) -> bytes:
+        """With less stack than the engine's threads have: what works here works there."""
+        threading.stack_size(STACK_BYTES)
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(compile_text, kind, text).result()
+
+    return compile_in_thread
 
 
 def grammar_text(kind: str, text: str, json_options: dict[str, Any]) -> str:
-    """The constraint in the library's own language."""
+    """The constraint in the library's dialect of Lark."""
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
+    text = prepared_text(kind, text, GUIDANCE_RULES)
     if kind == "json":
-        schema = json.loads(text)
-        options = {"x-guidance": json_options}
-        schema = (
-            {**schema, **options} if isinstance(schema, dict) else {"allOf": [schema]} | options
-        )
+        schema = with_options(json.loads(text), json_options)
         return f"{HEAD}start: %json {json.dumps(schema)}\n"
     if kind == "regex":
-        return HEAD + "start: /" + text.replace("/", "\\/") + "/\n"
-    if kind == "ebnf":
+        return f"{HEAD}start: /{text}/\n" if text else f'{HEAD}start: ""\n'
+    if kind == "structural_tag":
+        return HEAD + LarkWriter(json_options).write(json.loads(text))
+    try:
         return HEAD + gbnf_to_lark(text).removeprefix("%llguidance {}")
-    raise ValueError(f"{kind} is not supported")
+    except Exception as error:  # noqa: BLE001  # of no class of its own
+        raise ValueError(f"the grammar cannot be read: {error}") from None
 
 
 def create_guidance_backend(
     server_args: Any, tokenizer: Any, vocab_size: int, eos_token_ids: Any
 ) -> GuidanceBackend:
-    vocabulary = TokenVocabulary.of(tokenizer, vocab_size, eos_token_ids)
-    return GuidanceBackend(vocabulary, json_options(server_args))
+    return GuidanceBackend(
+        TokenVocabulary.of(tokenizer, vocab_size, eos_token_ids),
+        GrammarLimits.of(server_args),
+        json_options(server_args),
+    )
 
 
 def json_options(server_args: Any) -> dict[str, Any]:
-    """Of the library's compiler of JSON schemas: the white space, and escapes in strings."""
-    if getattr(server_args, "constrained_json_disable_any_whitespace", False):
-        return {"whitespace_flexible": False}
+    """Of the library's compiler of JSON schemas.
+
+    A string has one spelling, or a name could come twice, once with a `\\u…` in it.
+    """
+    options: dict[str, Any] = {"json_allowed_escapes": '"\\bfnrt'}
+    if getattr(server_args, "constrained_json_disable_any_whitespace", False) is True:
+        return {**options, "whitespace_flexible": False}
     pattern = getattr(server_args, "constrained_json_whitespace_pattern", None)
-    return {"whitespace_pattern": pattern or WHITE_SPACE}
+    return {**options, "whitespace_pattern": pattern if isinstance(pattern, str) else WHITE_SPACE}
 
 
 @dataclasses.dataclass
@@ -145,11 +221,19 @@ def _tokenizer(vocabulary: TokenVocabulary) -> "LLTokenizer":
     )
 
 
-def _limits(compiled_bytes: int) -> "LLParserLimits":
-    from llguidance import LLParserLimits
+def _matcher(tokenizer: "LLTokenizer", text: str, compiled_bytes: int) -> "LLMatcher":
+    from llguidance import LLMatcher, LLParserLimits
 
-    return LLParserLimits(max_lexer_states=compiled_bytes // BYTES_OF_A_STATE, verbose_errors=False)
+    limits = LLParserLimits(
+        max_lexer_states=max(compiled_bytes // BYTES_OF_A_STATE, 1000), verbose_errors=False
+    )
+    matcher = LLMatcher(tokenizer, text, log_level=0, limits=limits)
+    if matcher.is_error():
+        raise ValueError(_reason(matcher))
+    return matcher
 
 
-def _first_line(message: str) -> str:
-    return message.strip().partition("\n")[0] or "the grammar failed"
+def _reason(matcher: "LLMatcher") -> str:
+    """What the library says, without the grammar that it quotes."""
+    first = matcher.get_error().strip().partition("\n")[0]
+    return _PLACE.sub("", first).removesuffix("<non-verbose/>").strip() or "the grammar failed"

@@ -41,3 +41,8 @@ class TokenVocabulary:
     @property
     def vocab_size(self) -> int:
         return len(self.tokens)
+
+    @property
+    def usable_ids(self) -> list[int]:
+        """What a constrained answer may hold, and what ends it."""
+        return [*(id for id, token in enumerate(self.tokens) if token), *self.end_ids]
