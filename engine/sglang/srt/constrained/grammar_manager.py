@@ -198,6 +198,12 @@ class GrammarManager:
             self.grammar_backend.close()
 
     @property
+    def cache_size(self) -> tuple[int, int]:
+        """Compiled constraints that are kept, and their bytes."""
+        backend = self.grammar_backend
+        return (0, 0) if backend is None else (len(backend.cache), backend.cached_bytes)
+
+    @property
     def _backend(self) -> BaseGrammarBackend:
         assert self.grammar_backend is not None, "admission refuses constraints without a backend"
         return self.grammar_backend

@@ -188,6 +188,8 @@ class LoadSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
     num_grammar_cache_hit_total: int = 0
     num_grammar_timeout_total: int = 0
     num_grammar_aborted_total: int = 0
+    num_grammars_cached: int = 0
+    grammar_cache_bytes: int = 0
     prefill_compute_tokens_total: int = 0  # of passes, so prompts that are computed again count
     prefill_cache_tokens_total: int = 0  # taken from the cache at every admission
     decode_tokens_total: int = 0  # of passes

@@ -43,6 +43,7 @@ class News:
         load.num_waiting_reqs = self._live.num_waiting
         load.num_waiting_uncached_tokens = self._waiting.num_uncached_tokens()
         load.num_grammar_queue_reqs = len(self._grammars)
+        load.num_grammars_cached, load.grammar_cache_bytes = self._grammars.cache_size
         load.num_retracted_reqs = self._waiting.num_retracted()
         load.num_paused_reqs = len(self._live) if self._stats.is_paused else 0
         load.new_token_ratio = self._ratio.value

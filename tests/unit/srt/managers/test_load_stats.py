@@ -263,6 +263,8 @@ def test_constraints_are_counted_and_their_compilation_is_timed() -> None:
     load = steps[-1].load
     assert (load.num_so_requests_total, load.num_grammar_total) == (2, 2)
     assert load.num_grammar_cache_hit_total == 1
+    assert (load.num_grammars_cached, load.grammar_cache_bytes) == (1, backend.cached_bytes)
+    assert load.grammar_cache_bytes > 0
     assert load.num_grammar_queue_reqs == 0
 
 

@@ -57,10 +57,12 @@ def test_gauges_and_counters_follow_the_snapshot() -> None:
         cached_tokens_total=10, generation_tokens_total=7, evicted_tokens_total=5,
         prefill_compute_tokens_total=31, prefill_cache_tokens_total=9, decode_tokens_total=6,
         num_so_requests_total=4, num_grammar_total=3, num_grammar_cache_hit_total=2,
+        num_grammars_cached=6, grammar_cache_bytes=700,
     )  # fmt: skip
     found = samples(metrics_of(load, card=ready()))
     assert {key: found[key] for key in found if not key[0].startswith("hicache")} == {
         ("num_running_reqs", ""): 2, ("num_queue_reqs", ""): 3,
+        ("num_grammars_cached", ""): 6, ("grammar_cache_bytes", ""): 700,
         ("num_grammar_queue_reqs", ""): 1, ("num_retracted_reqs", ""): 1,
         ("num_paused_reqs", ""): 5, ("utilization", ""): 0.25, ("num_used_tokens", ""): 30,
         ("kv_used_tokens", ""): 30,
