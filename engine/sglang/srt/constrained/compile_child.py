@@ -1,7 +1,7 @@
-"""The program that forks compilers: it loads their module once, and each fork compiles.
+"""The program that forks compilers: it loads their modules once, and each fork compiles.
 
-A script on the standard library alone, so that nothing but that module is loaded. It ends, and its
-forks with it, when the engine's end of its socket closes.
+A script on the standard library alone, so that nothing but those modules is loaded. It ends, and
+its forks with it, when the engine's end of its socket closes.
 
     engine ── control socket ──> this program ── fork ──> compiler ── its own socket ──> engine
 """
@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 # What the engine asks: an operation, and the process it is about.
 ORDER = struct.Struct("<cq")
@@ -45,8 +45,9 @@ def main() -> None:
     with contextlib.suppress(ConnectionError):  # the engine was killed
         settings, payload = _read_settings(control)
         sys.path[:] = settings["path"]
-        with contextlib.suppress(Exception):  # compilers tell what is wrong with it
-            importlib.import_module(settings["make_compiler"].partition(":")[0])
+        with contextlib.suppress(Exception):  # compilers tell what is wrong with them
+            for module in (*settings["preload"], settings["make_compiler"].partition(":")[0]):
+                importlib.import_module(module)
         gc.collect()
         gc.freeze()
         while order := _receive(control):
@@ -62,7 +63,7 @@ def main() -> None:
         _end(pid)
 
 
-def _read_settings(control: socket.socket) -> tuple[dict[str, str], bytes]:
+def _read_settings(control: socket.socket) -> tuple[dict[str, Any], bytes]:
     with control.makefile("rb", buffering=0) as stream:
         settings_len, payload_len = HEAD.unpack(_read(stream, HEAD.size))
         return json.loads(_read(stream, settings_len)), _read(stream, payload_len)
@@ -89,7 +90,7 @@ def _end(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _fork(control: socket.socket, fd: int, settings: dict[str, str], payload: bytes) -> int:
+def _fork(control: socket.socket, fd: int, settings: dict[str, Any], payload: bytes) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -103,7 +104,7 @@ def _fork(control: socket.socket, fd: int, settings: dict[str, str], payload: by
 
 
 def _compile_for_ever(
-    engine: "Connection", parent: int, settings: dict[str, str], payload: bytes
+    engine: "Connection", parent: int, settings: dict[str, Any], payload: bytes
 ) -> NoReturn:
     """Until the engine hangs up, or memory has been used that a next one would lack."""
     code = 1
@@ -123,7 +124,7 @@ def _end_with(parent: int) -> None:
             os._exit(0)
 
 
-def _run(engine: "Connection", settings: dict[str, str], payload: bytes) -> int:
+def _run(engine: "Connection", settings: dict[str, Any], payload: bytes) -> int:
     try:
         module, _, function = settings["make_compiler"].partition(":")
         compile_text: Compile = getattr(importlib.import_module(module), function)(payload)
@@ -132,7 +133,7 @@ def _run(engine: "Connection", settings: dict[str, str], payload: bytes) -> int:
         engine.send_bytes(FAILED + _text(error))
         return 1
     del payload
-    allowed = int(settings["memory_bytes"])
+    allowed: int = settings["memory_bytes"]
     base = _limit_memory(allowed)
     engine.send_bytes(READY)
     while True:

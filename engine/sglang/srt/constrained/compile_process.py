@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -56,16 +56,30 @@ class CompileServer:
     """Compiles in processes that can be ended; at most `num_processes` at once.
 
     `make_compiler` is "package.module:function"; function(payload) gives the compiler, which takes
-    kind and text of a constraint and returns bytes. The module is loaded once, in the background,
-    by a process that then forks a compiler whenever one is missing. Each compiler may take
-    `memory_bytes` beside what it has when it is made.
+    kind and text of a constraint and returns bytes. Its module and `preload`, what that imports
+    later, are loaded once, in the background, by a process that then forks a compiler whenever one
+    is missing. Each compiler may take `memory_bytes` beside what it has when it is made.
     """
 
     def __init__(
-        self, make_compiler: str, payload: bytes, *, num_processes: int, memory_bytes: int
+        self,
+        make_compiler: str,
+        payload: bytes,
+        *,
+        num_processes: int,
+        memory_bytes: int,
+        preload: Sequence[str] = (),
     ) -> None:
         self._memory_bytes = memory_bytes
-        self._forks = _Forks(make_compiler, payload, memory_bytes)
+        self._forks = _Forks(
+            {
+                "path": sys.path,
+                "make_compiler": make_compiler,
+                "preload": list(preload),
+                "memory_bytes": memory_bytes,
+            },
+            payload,
+        )
         self._is_closed = False
         # One place per process; None: the next compilation there starts one.
         self._places: queue.LifoQueue[_Compiler | None] = queue.LifoQueue()
@@ -155,12 +169,7 @@ class _Compiler:
 class _Forks:
     """The process that forks compilers; started when it is wanted, and again if it has died."""
 
-    def __init__(self, make_compiler: str, payload: bytes, memory_bytes: int) -> None:
-        settings = {
-            "path": sys.path,
-            "make_compiler": make_compiler,
-            "memory_bytes": str(memory_bytes),
-        }
+    def __init__(self, settings: Mapping[str, object], payload: bytes) -> None:
         self._settings = json.dumps(settings).encode()
         self._payload = payload
         self._lock = threading.Lock()

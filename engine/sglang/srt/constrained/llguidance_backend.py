@@ -99,6 +99,7 @@ class GuidanceBackend(BaseGrammarBackend):
             ),
             num_processes=NUM_COMPILERS,
             memory_bytes=limits.compiled_bytes * MEMORY_FACTOR,
+            preload=["llguidance"],
         )
 
     def check(self, key_type: str, key_string: str) -> str | None:

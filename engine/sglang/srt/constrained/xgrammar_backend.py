@@ -112,6 +112,7 @@ class XGrammarGrammarBackend(BaseGrammarBackend):
             ),
             num_processes=NUM_COMPILERS,
             memory_bytes=limits.compiled_bytes * MEMORY_FACTOR,
+            preload=["xgrammar"],
         )
 
     def check(self, key_type: str, key_string: str) -> str | None:

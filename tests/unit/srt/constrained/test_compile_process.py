@@ -30,7 +30,11 @@ class Watched(CompileServer):
 
     def __init__(self, function: str = "obedient", num_processes: int = 1) -> None:
         super().__init__(
-            f"{COMPILERS}:{function}", b"P", num_processes=num_processes, memory_bytes=MEMORY
+            f"{COMPILERS}:{function}",
+            b"P",
+            num_processes=num_processes,
+            memory_bytes=MEMORY,
+            preload=["colorsys"],
         )
         self.seen: dict[int, psutil.Process] = {}
 
@@ -76,6 +80,11 @@ def test_answers_come_from_one_process_that_has_the_payload(make: Callable[..., 
     assert first.split()[0] == "P" and first.split()[2:] == ["regex", "a"]
     assert second.endswith("regex é\0b")
     assert server.pid_of(first) == server.pid_of(second) != os.getpid()
+
+
+def test_what_is_preloaded_is_there_when_a_compiler_begins(make: Callable[..., Watched]) -> None:
+    assert "colorsys" not in sys.modules
+    assert make().ask("which modules").endswith("had colorsys")
 
 
 def test_a_refusal_is_told_and_ends_nothing(make: Callable[..., Watched]) -> None:
