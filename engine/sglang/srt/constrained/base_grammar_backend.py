@@ -293,19 +293,24 @@ def create_grammar_backend(
 ) -> BaseGrammarBackend | None:
     """The backend that `server_args.grammar_backend` names; None when that is None or `none`.
 
-    A registered function gets the first four arguments. `think_end_ids` is for backends that let
-    a model reason before the constraint begins; a registered one has to arrange that itself.
+    A registered function gets the first four arguments. With `server_args.reasoning_parser` and
+    `think_end_ids`, a built-in backend lets a model reason before the constraint begins; what a
+    plugin registers is returned as it is, and may be a `ReasonerGrammarBackend` itself.
     """
     name = server_args.grammar_backend or "none"
     if name not in GRAMMAR_BACKEND_REGISTRY:
         known = ", ".join(GRAMMAR_BACKEND_REGISTRY.names())
         hint = f": {ABSENT_BACKENDS[name]}" if name in ABSENT_BACKENDS else ""
         raise ValueError(f"Invalid grammar backend: {name} (registered: {known}){hint}")
-    backend: BaseGrammarBackend | None = GRAMMAR_BACKEND_REGISTRY[name](
-        server_args, tokenizer, vocab_size, eos_token_ids
-    )
+    factory = GRAMMAR_BACKEND_REGISTRY[name]
+    backend: BaseGrammarBackend | None = factory(server_args, tokenizer, vocab_size, eos_token_ids)
     if isinstance(backend, BaseGrammarBackend):
         backend.limits = GrammarLimits.of(server_args)
+        is_built_in = factory.__module__.startswith(f"{__package__}.")
+        if is_built_in and think_end_ids and getattr(server_args, "reasoning_parser", None):
+            from sglang.srt.constrained.reasoner_grammar_backend import ReasonerGrammarBackend
+
+            backend = ReasonerGrammarBackend(backend, think_end_ids)
     return backend
 
 

@@ -8,6 +8,7 @@ from sglang.srt.constrained.regex_rules import whole_pattern
 from sglang.srt.constrained.structural_tags import prepared_format
 
 AT_ONCE = 16 * 1024  # characters that are checked while a request arrives; the rest is later
+NO_TEXT = "no text can satisfy it"
 _RULE = re.compile(r"^[ \t]*([A-Za-z_][\w-]*)[ \t]*::=", re.MULTILINE)
 
 

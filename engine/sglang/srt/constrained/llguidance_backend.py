@@ -3,20 +3,16 @@
 import dataclasses
 import json
 import re
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, GrammarStats
-from sglang.srt.constrained.compile_process import CompileServer
-from sglang.srt.constrained.constraint_text import prepared_text, why_refused
+from sglang.srt.constrained.base_grammar_backend import GrammarStats
+from sglang.srt.constrained.constraint_text import NO_TEXT, prepared_text
 from sglang.srt.constrained.json_schema_rules import GUIDANCE_RULES
 from sglang.srt.constrained.limits import GrammarLimits
+from sglang.srt.constrained.probed_backend import ProbedBackend, in_small_stack, payload_of
 from sglang.srt.constrained.structural_tags import LarkWriter, with_options
-from sglang.srt.constrained.token_mask import BitmaskGrammar, own_row, row_of
+from sglang.srt.constrained.token_mask import BitmaskGrammar, TokenRows
 from sglang.srt.constrained.vocabulary import TokenVocabulary
 
 if TYPE_CHECKING:
@@ -26,131 +22,85 @@ if TYPE_CHECKING:
 WHITE_SPACE = r"[\x20\x0A\x0D\x09]{0,8}"  # between two tokens of JSON; bounded, so it ends
 HEAD = '%llguidance {"no_forcing": true}\n'  # a mask holds all tokens that may follow
 BYTES_OF_A_CHARACTER = 64  # that a parser takes, roughly, for each of its text
-NUM_COMPILERS = 2  # processes
-MEMORY_FACTOR = 8  # bytes while compiling, per byte that lexer states may take
-STACK_BYTES = 1 << 20
 _PLACE = re.compile(r"^(?:at \d+\(\d+\): )?(?:failed to compile JSON schema: )?")
 BYTES_OF_A_STATE = 2048  # of the library's lexer
 
 
 class GuidanceGrammar(BitmaskGrammar):
-    """How far one answer has come."""
+    """A matcher and all that its lexer has built."""
 
     def __init__(
         self,
         matcher: "LLMatcher",
-        end_row: "torch.Tensor",
+        rows: TokenRows,
         memory_bytes: int,
         grammar_stats: GrammarStats,
     ) -> None:
-        super().__init__()
-        self.memory_bytes = memory_bytes
-        self.grammar_stats: GrammarStats = grammar_stats
+        super().__init__(rows, memory_bytes, grammar_stats)
         self._matcher = matcher
-        self._end_row = end_row  # [vocab / 32], the end tokens
 
-    def accept_token(self, token: int) -> None:
+    def _accept(self, token: int) -> None:
         if not self._matcher.consume_token(token):
             raise ValueError(f"token {token}: {_reason(self._matcher)}")
-        self.current_token = token
 
-    def rollback(self, k: int) -> None:
+    def _rollback(self, k: int) -> None:
         if not self._matcher.rollback(k):
             raise ValueError(f"{k} tokens back: {_reason(self._matcher)}")
-        self.current_token = None
 
-    def is_terminated(self) -> bool:
+    def _may_end(self) -> bool:
+        return bool(self._matcher.is_accepting())
+
+    def _is_exhausted(self) -> bool:
         return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
 
-    def copy(self) -> "GuidanceGrammar":
-        stats = dataclasses.replace(self.grammar_stats, is_cache_hit=True, tree_traversal_time=[])
-        return GuidanceGrammar(self._matcher.deep_copy(), self._end_row, self.memory_bytes, stats)
+    def _fork(self, grammar_stats: GrammarStats) -> "GuidanceGrammar":
+        matcher = self._matcher.deep_copy()
+        return GuidanceGrammar(matcher, self._rows, self.memory_bytes, grammar_stats)
 
-    def fill_vocab_mask(self, vocab_mask: "torch.Tensor", idx: int) -> None:
-        row = own_row(vocab_mask, idx, self._end_row.shape[0])
-        if self.is_terminated():
-            row.copy_(self._end_row)
+    def _fill(self, row: "torch.Tensor") -> None:
+        if self._is_exhausted():
+            row.copy_(self._rows.ends)
             return
         self._matcher.unsafe_compute_mask_ptr(row.data_ptr(), row.numel() * row.element_size())
         if self._matcher.is_error():
             raise ValueError(_reason(self._matcher))
 
 
-class GuidanceBackend(BaseGrammarBackend):
-    """Builds a parser per constraint, and each answer walks a copy of it.
+class GuidanceBackend(ProbedBackend):
+    """Builds a parser per constraint, and each answer walks a copy of it."""
 
-    A process of its own builds it first: it takes the library's text, and a mistake of the library
-    there ends nothing else.
-    """
-
-    compile_grace = 30.0  # the server ends a compilation in time; building its result takes longer
+    library = "llguidance"
+    rules = GUIDANCE_RULES
 
     def __init__(
         self, vocabulary: TokenVocabulary, limits: GrammarLimits, json_options: dict[str, Any]
     ) -> None:
-        super().__init__()
-        self.limits = limits
+        super().__init__(vocabulary, limits, json_options)
         self._tokenizer = _tokenizer(vocabulary)
-        self._end_row = row_of(vocabulary.end_ids, vocabulary.vocab_size)
-        self._compilers = CompileServer(
-            f"{__name__}:make_compiler",
-            msgspec.msgpack.encode(
-                _Payload(vocabulary.tokens, vocabulary.end_ids, limits.compiled_bytes, json_options)
-            ),
-            num_processes=NUM_COMPILERS,
-            memory_bytes=limits.compiled_bytes * MEMORY_FACTOR,
-            preload=["llguidance"],
-        )
 
-    def check(self, key_type: str, key_string: str) -> str | None:
-        return why_refused(key_type, key_string, GUIDANCE_RULES)
-
-    def compile_grammar(self, key_type: str, key_string: str) -> GuidanceGrammar:
-        text = self._compilers.compile(key_type, key_string, self.limits.compile_seconds).decode()
+    def _build(self, text: str, grammar_stats: GrammarStats) -> GuidanceGrammar:
         return GuidanceGrammar(
             _matcher(self._tokenizer, text, self.limits.compiled_bytes),
-            self._end_row,
+            self._rows,
             len(text) * BYTES_OF_A_CHARACTER,
-            GrammarStats(dispatch_type=key_type),
+            grammar_stats,
         )
-
-    def close(self) -> None:
-        self._compilers.close()
-        super().close()
-
-
-class _Payload(msgspec.Struct, frozen=True):
-    """What a compiling process has to know."""
-
-    tokens: tuple[bytes, ...]
-    end_ids: tuple[int, ...]
-    compiled_bytes: int
-    json_options: dict[str, Any]
 
 
 def make_compiler(payload: bytes) -> Callable[[str, str], bytes]:
     """Runs once in each compiling process."""
-    known = msgspec.msgpack.decode(payload, type=_Payload)
-    vocabulary = TokenVocabulary(known.tokens, known.end_ids)
-    tokenizer = _tokenizer(vocabulary)
+    known = payload_of(payload)
+    tokenizer = _tokenizer(known.vocabulary)
 
     def compile_text(kind: str, text: str) -> bytes:
-        written = grammar_text(kind, text, known.json_options)
+        written = grammar_text(kind, text, known.settings)
         matcher = _matcher(tokenizer, written, known.compiled_bytes)
         is_empty = not any(matcher.compute_bitmask())
-        if is_empty or matcher.stop_reason() == "NoExtensionBias":
-            raise ValueError("no text can satisfy it")
-        if matcher.is_error():
-            raise ValueError(_reason(matcher))
+        if matcher.is_error() or is_empty:
+            raise ValueError(_reason(matcher) if matcher.is_error() else NO_TEXT)
         return written.encode()
 
-    def compile_in_thread(kind: str, text: str) -> bytes:
-        """With less stack than the engine's threads have: what works here works there."""
-        threading.stack_size(STACK_BYTES)
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(compile_text, kind, text).result()
-
-    return compile_in_thread
+    return in_small_stack(compile_text)
 
 
 def grammar_text(kind: str, text: str, json_options: dict[str, Any]) -> str:
@@ -237,4 +187,6 @@ def _matcher(tokenizer: "LLTokenizer", text: str, compiled_bytes: int) -> "LLMat
 def _reason(matcher: "LLMatcher") -> str:
     """What the library says, without the grammar that it quotes."""
     first = matcher.get_error().strip().partition("\n")[0]
+    if first.startswith("NoExtension"):
+        return NO_TEXT
     return _PLACE.sub("", first).removesuffix("<non-verbose/>").strip() or "the grammar failed"

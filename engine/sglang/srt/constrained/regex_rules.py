@@ -53,6 +53,8 @@ SHORTHANDS: dict[str, Ranges] = {
     **{"D": NO_DIGIT, "W": NO_WORD, "S": NO_SPACE},
 }
 
+OPPOSITES = {ranges: SHORTHANDS[name.swapcase()] for name, ranges in SHORTHANDS.items()}
+
 
 class RegexRefused(ValueError):
     """Says what in the pattern, and where."""
@@ -207,12 +209,16 @@ class _Reader:
     def _class(self) -> Ranges:
         is_negated = self._take("^")
         found: list[tuple[int, int]] = []
+        outside = ALL  # what all flavours count out of the shorthands
         is_first = True
         while is_first or self._peek() != "]":
             if is_first and self._peek() == "]":
                 raise self._refused("a class that begins with `]`; escape it")
             is_first = False
             low = self._class_item()
+            if low in OPPOSITES and is_negated:
+                outside = _common(outside, OPPOSITES[low])
+                continue
             if len(low) == 1 and low[0][0] == low[0][1] and self._range_follows():
                 self._at += 1
                 high = self._class_item()
@@ -222,7 +228,7 @@ class _Reader:
             found.extend(low)
         self._at += 1
         ranges = _merged(found)
-        return _minus(ranges) if is_negated else ranges
+        return _common(_minus(ranges), outside) if is_negated else ranges
 
     def _range_follows(self) -> bool:
         return self._text[self._at : self._at + 1] == "-" and self._text[

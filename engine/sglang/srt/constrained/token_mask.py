@@ -2,9 +2,11 @@
 
 import functools
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sglang.srt.constrained.base_grammar_backend import BaseGrammarObject
+from sglang.srt.constrained.base_grammar_backend import BaseGrammarObject, GrammarStats
+from sglang.srt.constrained.vocabulary import TokenVocabulary
 
 if TYPE_CHECKING:
     import torch
@@ -12,8 +14,93 @@ if TYPE_CHECKING:
 BITS = 32  # tokens of a word
 
 
+@dataclass(frozen=True)
+class TokenRows:
+    """Sets of tokens, each as a row of a mask: [vocab / 32]."""
+
+    end_ids: frozenset[int]
+    ends: "torch.Tensor"
+    usable: "torch.Tensor"  # what may be in an answer, and the ends
+
+    @classmethod
+    def of(cls, vocabulary: TokenVocabulary) -> "TokenRows":
+        size = vocabulary.vocab_size
+        return cls(
+            frozenset(vocabulary.end_ids),
+            row_of(vocabulary.end_ids, size),
+            row_of(vocabulary.usable_ids, size),
+        )
+
+
 class BitmaskGrammar(BaseGrammarObject):
-    """Masks are filled on the CPU and applied wherever the logits are."""
+    """How far one answer has come in a constraint that a library has compiled.
+
+    End tokens are kept from the library. Masks are filled on the CPU and applied wherever the
+    logits are.
+    """
+
+    def __init__(self, rows: TokenRows, memory_bytes: int, grammar_stats: GrammarStats) -> None:
+        super().__init__()
+        self.memory_bytes = memory_bytes
+        self.grammar_stats: GrammarStats = grammar_stats
+        self._rows = rows
+        self._num_ends = 0  # end tokens of the answer, after which nothing else may come
+
+    def accept_token(self, token: int) -> None:
+        if token in self._rows.end_ids:
+            if not self._num_ends and not self._may_end():
+                raise ValueError(f"the answer is not complete where token {token} ends it")
+            self._num_ends += 1
+        elif self._num_ends:
+            raise ValueError(f"token {token} comes after the end of the answer")
+        else:
+            self._accept(token)
+        self.current_token = token
+
+    def rollback(self, k: int) -> None:
+        num_ends = min(k, self._num_ends)
+        if k > num_ends:
+            self._rollback(k - num_ends)
+        self._num_ends -= num_ends
+        self.current_token = None
+
+    def is_terminated(self) -> bool:
+        return self._num_ends > 0 or self._is_exhausted()
+
+    def copy(self) -> "BitmaskGrammar":
+        stats = replace(self.grammar_stats, is_cache_hit=True, tree_traversal_time=[])
+        copied = self._fork(stats)
+        copied._num_ends = self._num_ends
+        return copied
+
+    def fill_vocab_mask(self, vocab_mask: "torch.Tensor", idx: int) -> None:
+        row = own_row(vocab_mask, idx, self._rows.ends.shape[0])
+        if self._num_ends:
+            row.copy_(self._rows.ends)
+        else:
+            self._fill(row)
+
+    def _accept(self, token: int) -> None:
+        """Of a token that ends nothing; raises ValueError for one that is not allowed."""
+        raise NotImplementedError
+
+    def _rollback(self, k: int) -> None:
+        raise NotImplementedError
+
+    def _may_end(self) -> bool:
+        """Whether the answer is complete, though it may go on."""
+        raise NotImplementedError
+
+    def _is_exhausted(self) -> bool:
+        """Whether the answer is complete and cannot go on."""
+        raise NotImplementedError
+
+    def _fork(self, grammar_stats: GrammarStats) -> "BitmaskGrammar":
+        raise NotImplementedError
+
+    def _fill(self, row: "torch.Tensor") -> None:
+        # row: [vocab / 32]
+        raise NotImplementedError
 
     def allocate_vocab_mask(self, vocab_size: int, batch_size: int, device: Any) -> "torch.Tensor":
         import torch

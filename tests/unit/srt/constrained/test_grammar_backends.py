@@ -1,0 +1,257 @@
+"""Grammar objects of both built-in backends keep the contract of `BaseGrammarObject`."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, BaseGrammarObject
+from sglang.srt.constrained.compile_process import CompilerDied, CompileRefused
+from sglang.srt.constrained.limits import GrammarLimits
+from tests.unit.srt.constrained.backends import (
+    ENDS,
+    NAMES,
+    PADDING,
+    SPECIAL,
+    VOCABULARY,
+    accepts,
+    allowed,
+    backend_of,
+    ids_of,
+)
+
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "boolean"}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+)
+TEXT = '{"a": "x", "b": true}'
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def backend(request: pytest.FixtureRequest) -> Iterator[BaseGrammarBackend]:
+    with backend_of(request.param) as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def schema(backend: BaseGrammarBackend) -> BaseGrammarObject:
+    return compiled(backend, "json", SCHEMA)
+
+
+def compiled(backend: BaseGrammarBackend, kind: str, text: str) -> BaseGrammarObject:
+    grammar = backend._init_value_dispatch((kind, text), False)
+    assert grammar is not None
+    return grammar
+
+
+def after(grammar: BaseGrammarObject, text: str) -> BaseGrammarObject:
+    state = grammar.copy()
+    for token in ids_of(text):
+        state.accept_token(token)
+    return state
+
+
+def test_an_answer_walks_to_its_end(schema: BaseGrammarObject) -> None:
+    assert accepts(schema, TEXT)
+    assert accepts(schema, TEXT.replace(" ", ""))
+    assert not accepts(schema, '{"a": "x"}')
+
+
+def test_a_terminated_grammar_allows_the_end_tokens_alone(schema: BaseGrammarObject) -> None:
+    state = after(schema, TEXT)
+    assert state.is_terminated()
+    assert allowed(state) == set(ENDS)
+    state.accept_token(ENDS[1])
+    assert state.is_terminated()
+    assert allowed(state) == set(ENDS)
+
+
+def test_an_answer_that_may_go_on_is_not_terminated(backend: BaseGrammarBackend) -> None:
+    state = after(compiled(backend, "regex", "a+"), "a")
+    assert not state.is_terminated()
+    assert {*ENDS, ord("a")} <= allowed(state)
+
+
+def test_a_token_outside_the_mask_raises(schema: BaseGrammarObject) -> None:
+    for token in (ord("x"), SPECIAL, PADDING, ENDS[0]):
+        with pytest.raises(ValueError, match=str(token)):
+            schema.copy().accept_token(token)
+
+
+def test_special_and_padding_tokens_are_never_allowed(backend: BaseGrammarBackend) -> None:
+    state = after(compiled(backend, "regex", r"[\s\S]*"), "a")
+    never = {SPECIAL, *range(PADDING, VOCABULARY.vocab_size)}
+    assert not never & allowed(state)
+    # Pieces of characters may end no answer; whole ones may go anywhere.
+    assert set(range(0x20, 0x7F)) <= allowed(state)
+
+
+def test_rollback_undoes_tokens(schema: BaseGrammarObject) -> None:
+    ids = ids_of(TEXT)
+    state = after(schema, TEXT)
+    state.accept_token(ENDS[0])
+    state.rollback(1)
+    for count in range(1, len(ids)):
+        before = after(schema, "")
+        for token in ids[:-count]:
+            before.accept_token(token)
+        state.rollback(count)
+        assert not state.is_terminated()
+        assert allowed(state) == allowed(before)
+        for token in ids[-count:]:
+            state.accept_token(token)
+    assert state.is_terminated()
+
+
+def test_answers_of_one_grammar_share_no_state(schema: BaseGrammarObject) -> None:
+    states = [schema.copy() for _ in range(100)]
+    ids = ids_of(TEXT)
+    for step, token in enumerate(ids):
+        for number, state in enumerate(states):
+            if step < number % (len(ids) + 1):
+                state.accept_token(token)
+    for number, state in enumerate(states):
+        done = number % (len(ids) + 1)
+        expected = {ids[done]} if done < len(ids) else set(ENDS)
+        assert expected <= allowed(state)
+        assert state.is_terminated() == (done == len(ids))
+    assert not schema.is_terminated()
+
+
+def test_a_copy_in_mid_answer_goes_its_own_way(backend: BaseGrammarBackend) -> None:
+    first = after(compiled(backend, "regex", "a(b|c)d"), "a")
+    second = first.copy()
+    first.accept_token(ord("b"))
+    second.accept_token(ord("c"))
+    assert ord("d") in allowed(first)
+    first.rollback(2)
+    assert ord("a") in allowed(first)
+    assert ord("d") in allowed(second)
+
+
+def test_statistics_are_per_object(schema: BaseGrammarObject) -> None:
+    assert schema.grammar_stats is not None
+    assert schema.grammar_stats.compilation_time
+    assert schema.grammar_stats.dispatch_type == "json"
+    copied = schema.copy()
+    assert copied.grammar_stats is not None
+    assert copied.grammar_stats.is_cache_hit
+    assert not schema.grammar_stats.is_cache_hit
+    assert copied.memory_bytes == schema.memory_bytes > 0
+
+
+def test_masks_are_applied_row_by_row(schema: BaseGrammarObject) -> None:
+    size = VOCABULARY.vocab_size
+    mask = schema.allocate_vocab_mask(size, 3, "cpu")
+    schema.fill_vocab_mask(mask, 1)
+    after(schema, TEXT).fill_vocab_mask(mask, 2)
+    logits = torch.zeros(3, size + 5)  # more rows than the vocabulary
+    schema.apply_vocab_mask(logits, schema.move_vocab_mask(mask, "cpu"))
+    left = [set(row.isfinite().nonzero().flatten().tolist()) for row in logits]
+    assert left == [set(range(mask.shape[1] * 32)), allowed(schema), set(ENDS)]
+    schema.reset_vocab_mask(mask)
+    assert mask.eq(-1).all()
+
+
+def test_a_longer_mask_allows_nothing_beyond_the_vocabulary(schema: BaseGrammarObject) -> None:
+    mask = schema.allocate_vocab_mask(VOCABULARY.vocab_size + 64, 1, "cpu")
+    schema.fill_vocab_mask(mask, 0)
+    assert mask[0, -2:].eq(0).all()
+    with pytest.raises(ValueError, match="too short"):
+        schema.fill_vocab_mask(mask[:, :2], 0)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "right", "wrong"),
+    [
+        ('root ::= "a" b*\nb ::= [0-9]', ["a", "a12"], ["b", ""]),
+        ('root ::= root "a" | "a"', ["a", "aaaa"], ["", "b"]),
+        ('root ::= x*\nx ::= "" | "b"', ["", "bb"], ["a"]),
+        ('root ::= r "a"\nr ::= s | "b"\ns ::= root | "c"', ["ba", "ca", "baa"], ["a", "b"]),
+        ('root ::= "é" [^a]{2,3}', ["é12", "éxyz"], ["éa1", "é1"]),
+    ],
+)
+def test_grammars(
+    backend: BaseGrammarBackend, grammar: str, right: list[str], wrong: list[str]
+) -> None:
+    walked = compiled(backend, "ebnf", grammar)
+    assert [text for text in right + wrong if accepts(walked, text)] == right
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "why"),
+    [
+        ("ebnf", 'x ::= "a"', "no rule `root`"),
+        ("ebnf", 'root ::= fooBar foo-bar\nfooBar ::= "a"\nfoo-bar ::= "b"', "too much alike"),
+        ("ebnf", "root ::= x", "x"),
+        ("ebnf", "root ::= root", "no text"),
+        ("regex", "(?=a)b", "ahead"),
+        ("regex", "[a", "unclosed"),
+        ("json", '{"not": {}}', "/not"),
+        ("json", '{"type": "strng"}', "/type"),
+        ("json", "{", "not JSON"),
+        ("structural_tag", "{}", "structures"),
+    ],
+)
+def test_refusals_say_why(backend: BaseGrammarBackend, kind: str, text: str, why: str) -> None:
+    with pytest.raises(CompileRefused, match=why):
+        compiled(backend, kind, text)
+
+
+def test_what_the_text_tells_is_refused_at_once(backend: BaseGrammarBackend) -> None:
+    assert backend.check("json", SCHEMA) is None
+    assert "/properties/a~1b/not" in str(
+        backend.check("json", '{"properties": {"a/b": {"not": {}}}}')
+    )
+    assert "back-references" in str(backend.check("regex", r"(a)\1"))
+
+
+def test_a_crash_of_the_library_costs_its_request_alone(backend: BaseGrammarBackend) -> None:
+    chain = "\n".join(f'r{i} ::= "a" r{(i + 1) % 4000}?' for i in range(4000))
+    with contextlib.suppress(CompilerDied, CompileRefused):
+        compiled(backend, "ebnf", f"root ::= r0\n{chain}")
+    assert accepts(compiled(backend, "regex", "ab"), "ab")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_white_space_has_an_end_and_can_be_left_out(name: str) -> None:
+    with backend_of(name) as backend:
+        loose = compiled(backend, "json", SCHEMA)
+        assert not accepts(loose, '{"a":' + " " * 30 + '"x","b":true}')
+        state = after(loose, '{"a":')
+        for _ in range(30):
+            if ord(" ") not in allowed(state):
+                break
+            state.accept_token(ord(" "))
+        assert ord(" ") not in allowed(state)
+        assert ord('"') in allowed(state)
+    with backend_of(name, is_compact=True) as backend:
+        tight = compiled(backend, "json", SCHEMA)
+        assert accepts(tight, TEXT.replace(" ", ""))
+        assert not accepts(tight, TEXT)
+
+
+def test_a_large_result_is_refused_with_its_flag() -> None:
+    limits = GrammarLimits(compiled_bytes=40_000)
+    with (
+        backend_of("xgrammar", limits) as backend,
+        pytest.raises((CompileRefused, CompilerDied), match="--grammar-max-compiled-bytes"),
+    ):
+        compiled(backend, "regex", "|".join(f"{n}x{n}" for n in range(3000)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_string_has_one_spelling(name: str) -> None:
+    """Else a declared name could come again, of another type."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    with backend_of(name) as backend:
+        grammar = compiled(backend, "json", json.dumps(schema))
+        assert accepts(grammar, '{"a":1,"b\\n":"\\\\x\\""}')
+        for text in ('{"\\u0061":"x"}', '{"a":1,"\\u0061":2}', '{"a":1,"a":2}', '{"b":"\\/"}'):
+            assert not accepts(grammar, text), text
