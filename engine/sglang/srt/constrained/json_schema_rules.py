@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sglang.srt.constrained.json_formats import KNOWN, PATTERNS
 from sglang.srt.constrained.json_schema_disjoint import Disjointness
 from sglang.srt.constrained.json_schema_refs import Endings, local_ref, ref_pointer, resolve
 from sglang.srt.constrained.json_schema_values import (
@@ -24,12 +25,6 @@ from sglang.srt.constrained.json_schema_values import (
 from sglang.srt.constrained.regex_rules import RegexRefused, string_pattern
 
 OLD_DRAFT = re.compile(r"draft-0[3-7]")  # there, what stands beside `$ref` is ignored
-# Formats of the specification; any other name is an annotation, as the specification says.
-KNOWN_FORMATS = frozenset(
-    ["date-time", "date", "time", "duration", "email", "idn-email", "hostname", "idn-hostname"]
-    + ["ipv4", "ipv6", "uri", "uri-reference", "iri", "iri-reference", "uuid", "uri-template"]
-    + ["json-pointer", "relative-json-pointer", "regex"]
-)
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,7 @@ class SchemaRules:
     """What one backend honours."""
 
     backend: str
-    formats: frozenset[str]
+    formats: frozenset[str]  # that the library honours itself
     refused: dict[str, str]  # keywords that constrain something → what to do
     plain_patterns: bool  # a pattern cannot match characters that JSON escapes
     narrow: Callable[[Schema, str], None] | None = None  # its own checks of one schema, and edits
@@ -127,9 +122,9 @@ class _Walk:
                     step(pointer, keyword),
                     f"`{keyword}` cannot be honoured by {self._rules.backend}; {remedy}",
                 )
-        self._check_format(node, pointer)
         if "pattern" in node:
             node["pattern"] = self._pattern(node["pattern"], step(pointer, "pattern"))
+        self._write_format(node, pointer)
         if "patternProperties" in node:
             where = step(pointer, "patternProperties")
             node["patternProperties"] = {
@@ -137,17 +132,22 @@ class _Walk:
                 for pattern, schema in node["patternProperties"].items()
             }
 
-    def _check_format(self, node: Schema, pointer: str) -> None:
+    def _write_format(self, node: Schema, pointer: str) -> None:
+        """As a pattern; beside another one it becomes a schema of its own in `allOf`."""
         name = node.get("format")
         if name is None or name in self._rules.formats:
             return
-        if name in KNOWN_FORMATS:
+        del node["format"]
+        if name in PATTERNS and "pattern" not in node:
+            node["pattern"] = PATTERNS[name]
+        elif name in PATTERNS:
+            node["allOf"] = [*node.get("allOf", ()), {"pattern": PATTERNS[name]}]
+        elif name in KNOWN:
             raise SchemaRefused(
                 step(pointer, "format"),
                 f"the format {name} cannot be honoured by {self._rules.backend}; use one of "
-                f"{', '.join(sorted(self._rules.formats))}, or a `pattern`",
+                f"{', '.join(sorted({*self._rules.formats, *PATTERNS}))}, or a `pattern`",
             )
-        del node["format"]
 
     def _pattern(self, pattern: str, pointer: str) -> str:
         try:
@@ -212,20 +212,7 @@ _KEPT_BESIDE_REF = ("$ref", "$schema", "$id", "id", "$defs", "definitions")
 
 GUIDANCE_RULES = SchemaRules(
     backend="llguidance",
-    formats=frozenset(
-        [
-            "date-time",
-            "date",
-            "time",
-            "duration",
-            "email",
-            "hostname",
-            "ipv4",
-            "ipv6",
-            "uuid",
-            "uri",
-        ]
-    ),
+    formats=frozenset(["duration", "ipv6"]),
     refused={
         "propertyNames": "say by `patternProperties` which names there are, with "
         "`additionalProperties` false"

@@ -26,30 +26,6 @@ ALL_KEYWORDS = (
     *(keyword for keywords in OF_TYPE.values() for keyword in keywords),
 )
 OTHERWISE = "start with --grammar-backend llguidance"
-# Its own forms of these let wrong texts pass, such as 31 February.
-PATTERNS = {
-    "date": r"(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|"
-    r"(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))|"
-    r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)",
-    "time": r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)",
-    "uuid": r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
-    "ipv4": r"(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)",
-    "email": r"[a-zA-Z0-9_+-]{1,24}(?:\.[a-zA-Z0-9_+-]{1,24}){0,1}@"
-    r"[a-zA-Z0-9]{1,30}(?:-[a-zA-Z0-9]{1,30})?(?:\.[a-zA-Z0-9]{1,30}(?:-[a-zA-Z0-9]{1,30})?){1,3}",
-    "hostname": r"[a-zA-Z0-9]{1,30}(?:-[a-zA-Z0-9]{1,30})?"
-    r"(?:\.[a-zA-Z0-9]{1,30}(?:-[a-zA-Z0-9]{1,30})?){0,3}",
-    "uri": r"[a-z][a-z0-9+.-]{0,20}://[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,60}[a-zA-Z0-9])?(?::\d{1,4})?"
-    r"(?:/(?:[a-zA-Z0-9._~!$&'()*+,;=:@-]|%[0-9A-F]{2})*)*"
-    r"(?:\?[a-zA-Z0-9._~&=+-]*)?(?:#[a-zA-Z0-9._~-]*)?",
-}
-# No year 0, which calendars of libraries do not have.
-PATTERNS["date"] = PATTERNS["date"].replace(r"\d{4}-", r"(?:[1-9]\d{3}|0[1-9]\d\d)-", 1)
-PATTERNS["date"] = (
-    PATTERNS["date"]
-    .replace(r"(?:\d\d(?:0[48]", r"(?:[1-9]\d(?:0[48]")
-    .replace("(?:[02468][048]|[13579][26])00", "(?:[2468][048]|[13579][26])00")
-)
-PATTERNS["date-time"] = f"{PATTERNS['date']}T{PATTERNS['time']}"
 
 
 def narrow(node: Schema, pointer: str) -> None:
@@ -256,30 +232,20 @@ def _narrow_array(node: Schema, pointer: str) -> None:
 
 
 def _narrow_string(node: Schema, pointer: str) -> None:
-    name = node.pop("format", None)
     lengths = [keyword for keyword in ("minLength", "maxLength") if keyword in node]
-    if name is not None and ("pattern" in node or lengths):
-        other = "pattern" if "pattern" in node else lengths[0]
+    if "pattern" not in node or not lengths:
+        return
+    fitted = _fitted(node["pattern"], node.get("minLength", 0), node.get("maxLength"))
+    if fitted is None:
         raise _refused(
             pointer,
-            "format",
-            f"`format` beside `{other}` cannot be honoured by xgrammar; keep one of them, or "
-            + OTHERWISE,
+            lengths[0],
+            f"`{lengths[0]}` beside `pattern` or `format` cannot be honoured by xgrammar; say the "
+            f"length in the pattern, or {OTHERWISE}",
         )
-    if name is not None:
-        node["pattern"] = f"^(?:{PATTERNS[name]})$"
-    elif "pattern" in node and lengths:
-        fitted = _fitted(node["pattern"], node.get("minLength", 0), node.get("maxLength"))
-        if fitted is None:
-            raise _refused(
-                pointer,
-                lengths[0],
-                f"`{lengths[0]}` beside `pattern` cannot be honoured by xgrammar; say the length "
-                f"in the pattern, or {OTHERWISE}",
-            )
-        node["pattern"] = fitted
-        for keyword in lengths:
-            del node[keyword]
+    node["pattern"] = fitted
+    for keyword in lengths:
+        del node[keyword]
 
 
 _ONE_CLASS = re.compile(
@@ -335,7 +301,7 @@ def _round(node: Schema, keyword: str) -> None:
 
 XGRAMMAR_RULES = SchemaRules(
     backend="xgrammar",
-    formats=frozenset(PATTERNS),
+    formats=frozenset(),
     refused={},
     plain_patterns=True,
     narrow=narrow,
