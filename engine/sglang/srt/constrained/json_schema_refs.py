@@ -57,12 +57,16 @@ class Endings:
 
     def __init__(self, root: Any) -> None:
         self._root = root
+        self._known: set[int] = set()
         self._missing: dict[int, int] = {}  # how much of what it needs does not end yet
         self._needed_by: defaultdict[int, list[int]] = defaultdict(list)
         self._kept: list[Any] = []  # so that no two of them have the same id
 
     def check(self, nodes: list[tuple[Schema, str]]) -> None:
-        """`nodes` are all schemas that can be reached, each with its pointer."""
+        """`nodes` are all schemas that can be reached, each with its pointer. What a backend's own
+        rules have added to them ends.
+        """
+        self._known = {id(node) for node, _ in nodes}
         for node, _ in nodes:
             self._add(node)
         ended = [key for key, missing in self._missing.items() if missing <= 0]
@@ -82,13 +86,13 @@ class Endings:
                 )
 
     def _add(self, node: Schema) -> None:
-        needs = [child for child in self._needs(node) if isinstance(child, dict)]
+        needs = [child for child in self._needs(node) if id(child) in self._known]
         for child in needs:
             self._needed_by[id(child)].append(id(node))
         self._missing[id(node)] = len(needs)
         for keyword in ("anyOf", "oneOf"):
             options = node.get(keyword, ())
-            if options and all(isinstance(option, dict) for option in options):
+            if options and all(id(option) in self._known for option in options):
                 choice = object()
                 self._kept.append(choice)
                 self._missing[id(choice)] = 1

@@ -5,6 +5,7 @@ out, patterns are spelt out (`regex_rules`), `oneOf` becomes `anyOf` where the t
 """
 
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from sglang.srt.constrained.json_schema_values import (
     check_order,
     check_values,
     step,
+    types_of,
     without_idle,
 )
 from sglang.srt.constrained.regex_rules import RegexRefused, string_pattern
@@ -210,6 +212,17 @@ class _Walk:
 
 _KEPT_BESIDE_REF = ("$ref", "$schema", "$id", "id", "$defs", "definitions")
 
+
+def without_negative_zero(node: Schema, pointer: str) -> None:
+    """llguidance writes `-0` among integers: they become those below 0 and the others."""
+    if types_of(node) != ("integer",) or not {"anyOf", "enum", "const", "$ref"}.isdisjoint(node):
+        return
+    low = max(node.get("minimum", -math.inf), node.get("exclusiveMinimum", -math.inf))
+    high = min(node.get("maximum", math.inf), node.get("exclusiveMaximum", math.inf))
+    if low < 0 <= high:
+        node["anyOf"] = [{"maximum": -1}, {"minimum": 0}]
+
+
 GUIDANCE_RULES = SchemaRules(
     backend="llguidance",
     formats=frozenset(["duration", "ipv6"]),
@@ -218,4 +231,5 @@ GUIDANCE_RULES = SchemaRules(
         "`additionalProperties` false"
     },
     plain_patterns=False,
+    narrow=without_negative_zero,
 )

@@ -180,6 +180,16 @@ def test_what_is_honoured_is_honoured_fully(
     assert all(is_valid(validator, text) for text in accepted)
 
 
+@pytest.mark.parametrize("bounds", [{}, {"minimum": -3, "maximum": 12}, {"maximum": 0}])
+def test_no_integer_is_a_negative_zero(
+    named: tuple[str, BaseGrammarBackend], bounds: dict[str, int]
+) -> None:
+    grammar = named[1].compile_grammar("json", json.dumps({"type": "integer", **bounds}))
+    texts = ["-0", "0", "-2", "-20", "00", "-01"]
+    expected = ["0", "-2"] if "minimum" in bounds else ["0", "-2", "-20"]
+    assert [text for text in texts if accepts(grammar, text)] == expected
+
+
 @pytest.mark.parametrize(
     ("name", "right", "wrong"),
     [
