@@ -101,7 +101,7 @@ def string_pattern(pattern: str, *, is_plain: bool) -> str:
 
     `is_plain` leaves out strings that JSON writes with escapes.
     """
-    node = _without_anchors(_unanchored(_Reader(pattern).read()), True, True)
+    node = string_tree(pattern)
     if is_plain:
         kept = _only(node, UNESCAPED)
         if kept is None:
@@ -110,6 +110,16 @@ def string_pattern(pattern: str, *, is_plain: bool) -> str:
                 "escape them in a pattern"
             )
         node = kept
+    return anchored(node)
+
+
+def string_tree(pattern: str) -> Node:
+    """The whole strings that contain a match, without anchors."""
+    return _without_anchors(_unanchored(_Reader(pattern).read()), True, True)
+
+
+def anchored(node: Node) -> str:
+    """The pattern of a tree, for a whole string."""
     return f"^(?:{_write(node)})$"
 
 

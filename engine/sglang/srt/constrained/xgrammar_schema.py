@@ -6,7 +6,6 @@ with their own keywords. What fits none is refused.
 """
 
 import math
-import re
 from typing import Any
 
 from sglang.srt.constrained.json_schema_rules import SchemaRules
@@ -20,6 +19,7 @@ from sglang.srt.constrained.json_schema_values import (
     step,
     types_of,
 )
+from sglang.srt.constrained.regex_lengths import fitted_pattern
 
 ALL_KEYWORDS = (
     *("$ref", "const", "enum", "anyOf", "allOf", "type"),
@@ -235,38 +235,17 @@ def _narrow_string(node: Schema, pointer: str) -> None:
     lengths = [keyword for keyword in ("minLength", "maxLength") if keyword in node]
     if "pattern" not in node or not lengths:
         return
-    fitted = _fitted(node["pattern"], node.get("minLength", 0), node.get("maxLength"))
+    fitted = fitted_pattern(node["pattern"], node.get("minLength", 0), node.get("maxLength"))
     if fitted is None:
         raise _refused(
             pointer,
             lengths[0],
-            f"`{lengths[0]}` beside `pattern` or `format` cannot be honoured by xgrammar; say the "
-            f"length in the pattern, or {OTHERWISE}",
+            f"`{lengths[0]}` beside `pattern` or `format` cannot be honoured by xgrammar, which "
+            f"found no text that is so long; say the length in the pattern, or {OTHERWISE}",
         )
     node["pattern"] = fitted
     for keyword in lengths:
         del node[keyword]
-
-
-_ONE_CLASS = re.compile(
-    r"\^\(\?:(\[(?:[^\]\\]|\\u\{[0-9a-f]+\})+\]|[a-zA-Z0-9])(?:([*+?])|\{(\d+)(,(\d*))?\})?\)\$"
-)
-
-
-def _fitted(pattern: str, least: int, most: int | None) -> str | None:
-    """A pattern that repeats one class, with these lengths too; None: it is of another kind."""
-    match = _ONE_CLASS.fullmatch(pattern)
-    if match is None:
-        return None
-    part, mark, low, comma, high = match.groups()
-    bounds = {"*": (0, None), "+": (1, None), "?": (0, 1), None: (1, 1)}[mark]
-    if low is not None:
-        bounds = int(low), int(high) if high else int(low) if comma is None else None
-    least = max(least, bounds[0])
-    ends = [end for end in (most, bounds[1]) if end is not None]
-    if ends and min(ends) < least:
-        return None
-    return f"^(?:{part}{{{least},{min(ends) if ends else ''}}})$"
 
 
 def _narrow_number(node: Schema, pointer: str, *, is_integer: bool) -> None:

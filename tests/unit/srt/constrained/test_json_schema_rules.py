@@ -103,8 +103,11 @@ CASES: list[tuple[Any, list[str], frozenset[str]]] = [
     ({"type": "string", "pattern": '^"$'}, ['"\\""', '"a"', '"""'], {"xgrammar"}),
     ({"type": "string", "pattern": "^[a-z]+$", "minLength": 2, "maxLength": 3},
      ['"a"', '"ab"', '"abcd"', '"A"'], frozenset()),
-    ({"type": "string", "pattern": "^(a|bc)+$", "maxLength": 3}, ['"abc"', '"aabc"'], {"xgrammar"}),
-    ({"type": "string", "format": "date", "minLength": 3}, ['"2020-01-01"'], {"xgrammar"}),
+    ({"type": "string", "pattern": "^(a|bc)+$", "maxLength": 3},
+     ['"a"', '"aabc"', '"aaaa"'], frozenset()),
+    ({"type": "string", "pattern": "^(a|bc)+$", "minLength": 4, "maxLength": 4},
+     ['"bcbc"', '"aaa"', '"aabcb"'], {"xgrammar"}),
+    ({"type": "string", "format": "date", "minLength": 3}, ['"2020-01-01"'], frozenset()),
     ({"type": "string", "format": "phone"}, ['"x"'], frozenset()),
     # Numbers
     *[({"type": "integer", **bounds}, [str(n) for n in (-21, -20, -13, -7, -6, -4, -3, -2, 0, 5, 11,
