@@ -1,7 +1,8 @@
-//! The keywords of JSON Schema: what their values may be, and which ones no grammar backend of ours honours.
+//! The keywords of JSON Schema, and what their values may be.
 
 use serde_json::{Number, Value};
 
+use super::trail::Segment;
 use crate::clip::clip;
 
 /// What stands in a keyword's value.
@@ -39,7 +40,6 @@ pub(super) fn form(keyword: &str) -> Form {
         "additionalItems"
         | "additionalProperties"
         | "contains"
-        | "contentSchema"
         | "else"
         | "if"
         | "not"
@@ -153,59 +153,26 @@ pub(super) fn shown(value: &Value) -> String {
     }
 }
 
-// ------------------------------------------------------------------ what is not honoured
+// ------------------------------------------------------------------ schemas inside
 
-/// A keyword that none of our grammar backends honours.
-pub(super) struct Unhonoured {
-    pub(super) keyword: &'static str,
-    /// Values that ask for nothing; in JSON.
-    harmless: &'static [&'static str],
-    pub(super) advice: &'static str,
-}
-
-const fn unhonoured(
-    keyword: &'static str,
-    harmless: &'static [&'static str],
-    advice: &'static str,
-) -> Unhonoured {
-    Unhonoured {
-        keyword,
-        harmless,
-        advice,
+/// The schemas in a keyword's value, each with the step that leads to it; none: the value is the schema.
+pub(super) fn schemas_in(form: Form, value: &Value) -> Vec<(Option<Segment<'_>>, &Value)> {
+    match (form, value) {
+        (Form::Schemas | Form::SchemaOrSchemas, Value::Array(items)) => {
+            let items = items.iter().enumerate();
+            items
+                .map(|(index, item)| (Some(Segment::Index(index)), item))
+                .collect()
+        }
+        (Form::Schema | Form::SchemaOrSchemas, schema) => vec![(None, schema)],
+        (Form::SchemaMap | Form::Dependencies, Value::Object(named)) => {
+            let schemas = named
+                .iter()
+                .filter(|(_, schema)| form == Form::SchemaMap || is_schema(schema));
+            schemas
+                .map(|(name, schema)| (Some(Segment::Key(name)), schema))
+                .collect()
+        }
+        _ => Vec::new(),
     }
-}
-
-const CASES: &str = "write the cases as `anyOf`";
-const LEAVE_OUT: &str = "leave it out, and check the answer yourself";
-const BY_REF: &str = "refer by `$ref` to an entry of `$defs`";
-
-/// NOTE: what one backend honours, however rarely, may not be here. `tests/contract/test_schema_keywords.py` asks both.
-const UNHONOURED: &[Unhonoured] = &[
-    unhonoured("$dynamicRef", &[], BY_REF),
-    unhonoured("$recursiveRef", &[], BY_REF),
-    unhonoured("contains", &[], LEAVE_OUT),
-    unhonoured("dependentSchemas", &["{}"], CASES),
-    unhonoured("if", &["true", "{}"], CASES),
-    unhonoured(
-        "unevaluatedItems",
-        &["true", "{}"],
-        "use `prefixItems` and `items`",
-    ),
-    unhonoured(
-        "unevaluatedProperties",
-        &["true", "{}"],
-        "use `additionalProperties`",
-    ),
-];
-
-pub(super) fn find_unhonoured(keyword: &str, value: &Value) -> Option<&'static Unhonoured> {
-    let found = UNHONOURED.iter().find(|entry| entry.keyword == keyword)?;
-    let is_small = match value {
-        Value::Bool(_) => true,
-        Value::Array(items) => items.is_empty(),
-        Value::Object(map) => map.is_empty(),
-        _ => false,
-    };
-    let is_harmless = is_small && found.harmless.contains(&value.to_string().as_str());
-    (!is_harmless).then_some(found)
 }

@@ -3,6 +3,7 @@
 //! Checked as far as it can be without a grammar backend: what is no schema, what is too large or nested too deep, and
 //! keywords that no backend of ours honours are refused before a worker sees them.
 
+mod honour;
 mod json;
 mod keywords;
 mod references;

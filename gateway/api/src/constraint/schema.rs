@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::keywords::{Form, find_unhonoured, form, is_schema, shown, wrong_value};
+use super::honour::first_unhonoured;
+use super::keywords::{form, is_schema, schemas_in, shown, wrong_value};
 use super::references::{Names, Target};
 use super::trail::{ROOT, Segment, Trail};
 
@@ -25,15 +26,13 @@ pub(crate) fn check(root: &Value) -> Result<Option<Fault>, Fault> {
     while let Some(&reference) = walk.refs.get(next) {
         next += 1;
         if let Some(target) = walk.resolve(root, &reference)? {
-            let place = walk
-                .trail
-                .step(ROOT, Segment::At(reference.text.trim_start_matches('#')));
+            let place = walk.trail.step(ROOT, Segment::At(reference.pointer()));
             walk.to_visit.push((target, place));
             walk.run_pending()?;
         }
     }
     walk.check_circles()?;
-    Ok(walk.unhonoured)
+    Ok(first_unhonoured(root, &walk.leads))
 }
 
 /// A `$ref`.
@@ -45,16 +44,23 @@ struct Reference<'a> {
     from: *const Value,
 }
 
+impl<'a> Reference<'a> {
+    fn pointer(&self) -> &'a str {
+        self.text.trim_start_matches('#')
+    }
+}
+
+/// Schema, by address → the one that its `$ref` leads to, and the pointer there.
+pub(super) type Leads<'a> = HashMap<*const Value, (&'a Value, &'a str)>;
+
 struct Walk<'a> {
     trail: Trail<'a>,
     to_visit: Vec<(&'a Value, usize)>,
     /// Schemas that were visited, by address.
     seen: HashSet<*const Value>,
     refs: Vec<Reference<'a>>,
-    /// Schema → the one that its `$ref` leads to.
-    leads: HashMap<*const Value, *const Value>,
+    leads: Leads<'a>,
     names: Names<'a>,
-    unhonoured: Option<Fault>,
 }
 
 impl<'a> Walk<'a> {
@@ -66,7 +72,6 @@ impl<'a> Walk<'a> {
             refs: Vec::new(),
             leads: HashMap::new(),
             names: Names::default(),
-            unhonoured: None,
         }
     }
 
@@ -107,15 +112,6 @@ impl<'a> Walk<'a> {
             if let Some(predicate) = wrong_value(form, value) {
                 return Err(self.fault(here, predicate));
             }
-            if self.unhonoured.is_none()
-                && let Some(entry) = find_unhonoured(keyword, value)
-            {
-                let predicate = format!(
-                    "uses `{}`, which no grammar backend of this version honours; {}",
-                    entry.keyword, entry.advice
-                );
-                self.unhonoured = Some(self.fault(here, predicate));
-            }
             if let ("$ref", Some(text)) = (keyword.as_str(), value.as_str()) {
                 self.refs.push(Reference {
                     text,
@@ -123,40 +119,21 @@ impl<'a> Walk<'a> {
                     from: std::ptr::from_ref(node),
                 });
             }
-            self.descend(form, value, here);
+            for (segment, schema) in schemas_in(form, value) {
+                let there = segment.map_or(here, |segment| self.trail.step(here, segment));
+                self.to_visit.push((schema, there));
+            }
         }
         // The first one is looked at first, so that errors name what stands first.
         self.to_visit[first_child..].reverse();
         Ok(())
     }
 
-    /// Notes the schemas in a keyword's value for a visit.
-    fn descend(&mut self, form: Form, value: &'a Value, place: usize) {
-        match (form, value) {
-            (Form::Schemas | Form::SchemaOrSchemas, Value::Array(items)) => {
-                for (index, item) in items.iter().enumerate() {
-                    let here = self.trail.step(place, Segment::Index(index));
-                    self.to_visit.push((item, here));
-                }
-            }
-            (Form::Schema | Form::SchemaOrSchemas, schema) => self.to_visit.push((schema, place)),
-            (Form::SchemaMap | Form::Dependencies, Value::Object(named)) => {
-                for (name, schema) in named {
-                    if form == Form::SchemaMap || is_schema(schema) {
-                        let here = self.trail.step(place, Segment::Key(name));
-                        self.to_visit.push((schema, here));
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-
     /// The schema that a reference leads to; `None` where only the reader of a whole library of schemas can tell.
     fn resolve(&mut self, root: &'a Value, reference: &Reference<'a>) -> Result<Option<&'a Value>, Fault> {
         match self.names.target(root, reference.text) {
             Ok(Target::Schema(target)) => {
-                self.leads.insert(reference.from, std::ptr::from_ref(target));
+                self.leads.insert(reference.from, (target, reference.pointer()));
                 Ok(Some(target))
             }
             Ok(Target::Elsewhere) => Ok(None),
@@ -170,14 +147,14 @@ impl<'a> Walk<'a> {
         let mut passed: HashMap<*const Value, usize> = HashMap::new();
         for (chain, reference) in self.refs.iter().enumerate() {
             let mut at = reference.from;
-            while let Some(next) = self.leads.get(&at) {
+            while let Some((next, _)) = self.leads.get(&at) {
                 match passed.insert(at, chain) {
                     Some(earlier) if earlier == chain => {
                         let predicate = "leads back to itself without describing anything".to_owned();
                         return Err(self.fault(reference.place, predicate));
                     }
                     Some(_) => break,
-                    None => at = *next,
+                    None => at = std::ptr::from_ref(*next),
                 }
             }
         }

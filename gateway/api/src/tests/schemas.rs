@@ -30,7 +30,6 @@ fn schemas_of_all_drafts_pass() {
         r##"{"items":{"$ref":"item"},"$defs":{"x":{"$id":"https://x.test/item"}}}"##,
         r#"{"items":{"$ref":"http://json-schema.org/draft-07/schema#"}}"#,
         r#"{"enum":[{"type":"strng"},{"$ref":"nowhere"}],"const":{"if":1},"default":{"minLength":-1}}"#,
-        r#"{"dependencies":{"a":["b"],"c":{"type":"object"}},"dependentRequired":{"a":["b"]}}"#,
     ] {
         assert_eq!(native(schema), Ok(None), "{schema}");
         assert_eq!(
@@ -222,12 +221,18 @@ fn keywords_that_no_backend_honours_are_named_with_their_place() {
         (
             r#"{"anyOf":[{},{"contains":{}}]}"#,
             "/anyOf/1/contains",
-            "leave it out",
+            "`prefixItems`",
         ),
         (
             r##"{"items":{"$dynamicRef":"#x"}}"##,
             "/items/$dynamicRef",
             "`$ref`",
+        ),
+        (r#"{"items":{"not":{}},"maxItems":3}"#, "/items/not", "`enum`"),
+        (
+            r##"{"items":{"$ref":"#/x"},"x":{"uniqueItems":true}}"##,
+            "/x/uniqueItems",
+            "`enum`",
         ),
     ] {
         let error = native(schema).unwrap().expect(schema);
@@ -242,9 +247,18 @@ fn keywords_that_no_backend_honours_are_named_with_their_place() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn keywords_that_ask_for_nothing_are_let_be() {
     for schema in [
-        r#"{"unevaluatedProperties":true,"if":{},"dependentSchemas":{}}"#,
-        r#"{"properties":{"contains":{},"if":{}},"enum":[{"if":1}]}"#,
+        r#"{"unevaluatedProperties":true,"if":{"type":"null"},"dependentSchemas":{},"not":false}"#,
+        r#"{"then":{"not":{}},"uniqueItems":true,"maxItems":1,"contains":{},"minContains":0}"#,
+        r#"{"properties":{"contains":{},"if":{}},"enum":[{"if":1}],"contentSchema":{"not":{}}}"#,
+        // What nothing refers to, and what stands beside a reference of old.
+        r#"{"$defs":{"a":{"not":{}}}}"#,
+        r##"{"$schema":"http://json-schema.org/draft-07/schema#","items":{"$ref":"#/definitions/a","not":{}},
+            "definitions":{"a":{}}}"##,
     ] {
         assert_eq!(native(schema), Ok(None), "{schema}");
     }
@@ -301,7 +315,7 @@ fn schemas_in_structural_tags_are_looked_at() {
     ] {
         refused(asked(&tag), &format!("response_format{place}"), words);
     }
-    let found = asked(&new(r#"{"if":{"type":"null"}}"#))
+    let found = asked(&new(r#"{"if":{"type":"null"},"then":{}}"#))
         .unwrap()
         .sampling
         .unhonoured
