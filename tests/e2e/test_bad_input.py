@@ -59,7 +59,7 @@ GENERATE = [
         {"text": "a", "sampling_params": {"min_new_tokens": 9, "max_new_tokens": 3}},
         "min_new_tokens",
     ),
-    ({"text": "a", "sampling_params": {"regex": "a+"}}, "regex"),
+    ({"text": "a", "sampling_params": {"regex": "a+("}}, "regex"),
     ({"text": "a", "lora_path": "nobody"}, "--enable-lora"),
     ({"text": ["a", "b"], "rid": ["only one"]}, "rid"),
     ({"text": "a", "return_logprob": True, "top_logprobs_num": -1}, "top_logprobs_num"),

@@ -113,10 +113,3 @@ def test_a_long_refusal_harms_nobody(plugged: Server) -> None:
     asking.join(60)
     assert found[-1] == "[DONE]"
     assert found[-2]["meta_info"]["completion_tokens"] == 60
-
-
-def test_without_a_backend_the_request_is_refused_by_name(server: Server) -> None:
-    status, reply, _ = call(f"{server.url}/generate", constrained(DIGITS))
-    assert status == 400
-    assert "Structured output (regex) is not served here" in reply["error"]["message"]
-    assert "--grammar-backend" in reply["error"]["message"]

@@ -64,6 +64,8 @@ def compared(reply: Any) -> Any:
         {"text": PROMPT, "sampling_params": {**GREEDY, "stop": [" the", "dog"]}},
         {"text": PROMPT, "sampling_params": {**GREEDY, "stop": "dog", "no_stop_trim": True}},
         {"text": PROMPT, "sampling_params": {**GREEDY, "stop_regex": "l[a-z]+y"}},
+        {"text": PROMPT, "sampling_params": {**GREEDY, "regex": "[0-9]{5}"}},
+        {"text": PROMPT, "sampling_params": {**GREEDY, "json_schema": '{"type": "boolean"}'}},
         {"text": PROMPT, "sampling_params": {**GREEDY, "stop_token_ids": [30]}},
         {"text": "Say hi.", "sampling_params": {"temperature": 0, "max_new_tokens": 200}},
         {

@@ -86,6 +86,14 @@ def test_the_algorithm_s_worker_runs_the_batches(plugged: Server) -> None:
     assert plugged.log_text().count("delegating-speculation: the first step") == 1
 
 
+def test_a_speculative_worker_s_answers_keep_to_their_constraint(plugged: Server) -> None:
+    sampling = {"regex": "[a-f]{6}", "max_new_tokens": 16, "temperature": 1.5}
+    status, reply, _ = call(f"{plugged.url}/generate", {**ASK, "sampling_params": sampling})
+    assert status == 200, reply
+    assert re.fullmatch("[a-f]{6}", reply["text"])
+    assert reply["meta_info"]["finish_reason"]["type"] == "stop"
+
+
 def test_the_model_s_overrides_are_in_force_and_logged(plugged: Server) -> None:
     info = call(f"{plugged.url}/server_info")[1]
     assert info["max_prefill_tokens"] == 30 * 100

@@ -11,7 +11,7 @@ from tests.otlp_collector import Span, otlp_collector
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CONTEXT = {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "vendor=7"}
 PROMPT = {"text": "The sea is", "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
-BROKEN = {"text": "The sea is", "sampling_params": {"regex": "a+"}}
+BROKEN = {"text": "The sea is", "sampling_params": {"regex": "a+("}}
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ class GrammarArgs:
         Choices(lambda: GRAMMAR_BACKEND_CHOICES, ABSENT_BACKENDS),
         "What compiles the constraints of requests: a built-in backend or a plugin's; none: a "
         "request with one is refused.",
-    ] = "none"
+    ] = "llguidance"
     grammar_max_bytes: A[int, GROUP, BYTES, "Longest text of one constraint, in bytes."] = 256 << 10
     grammar_max_depth: A[
         int,

@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     from sglang_router.text import Tokenizer
 
 
+class UnfitVocabulary(ValueError):
+    """No constrained answer could be made of these tokens."""
+
+
 @dataclass(frozen=True)
 class TokenVocabulary:
     """What the rows of the logits stand for.
@@ -27,10 +31,10 @@ class TokenVocabulary:
         ends = set(tokenizer.eos_token_ids if eos_token_ids is None else eos_token_ids)
         end_ids = tuple(sorted(id for id in ends if 0 <= id < vocab_size))
         if not end_ids:
-            raise ValueError(
+            raise UnfitVocabulary(
                 "a constrained answer ends with an end token, and the model's configuration "
                 f"names none below its vocabulary size of {vocab_size}; set eos_token_id in its "
-                "generation_config.json, or start with --grammar-backend none"
+                "generation_config.json"
             )
         tokens = [
             b"" if id in ends or tokenizer.is_special(id) else tokenizer.token_bytes(id)

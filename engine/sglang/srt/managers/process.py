@@ -1,6 +1,7 @@
 """How the scheduler process comes up: sockets, parts, warm-up, and what it reports."""
 
 import gc
+import logging
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,7 @@ import zmq
 
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, create_grammar_backend
 from sglang.srt.constrained.grammar_manager import why_refused
+from sglang.srt.constrained.vocabulary import UnfitVocabulary
 from sglang.srt.core.config import PortArgs
 from sglang.srt.core.messages import (
     PROTOCOL_VERSION,
@@ -43,6 +45,7 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 if TYPE_CHECKING:
     from sglang.srt.managers.scheduler import Scheduler
 
+logger = logging.getLogger(__name__)
 WARM_UP_RID = "sglang-warm-up"
 
 
@@ -144,17 +147,19 @@ def parts_of(
 
 
 def _grammar_backend(worker: TpModelWorker, server_args: ServerArgs) -> BaseGrammarBackend | None:
-    if server_args.grammar_backend == "none":
+    """None where constraints are refused, as by a model that answers with vectors."""
+    if server_args.grammar_backend == "none" or worker.is_embedding:
         return None
     from sglang_router.text import Tokenizer
 
-    model = worker.model_config
-    return create_grammar_backend(
-        server_args,
-        Tokenizer(tokenizer_folder(server_args)),
-        model.vocab_size,
-        set(model.eos_token_ids),
-    )
+    model, tokenizer = worker.model_config, Tokenizer(tokenizer_folder(server_args))
+    try:
+        return create_grammar_backend(
+            server_args, tokenizer, model.vocab_size, set(model.eos_token_ids)
+        )
+    except UnfitVocabulary as error:
+        logger.warning("Structured output is refused, as by --grammar-backend none: %s", error)
+        return None
 
 
 def limits_of(

@@ -170,7 +170,7 @@ COUNTERS = (
            _of_load(lambda load: load.num_grammar_total)),
     Series("num_grammar_cache_hit", COUNTER, "Of those: constraints that were kept from before.",
            _of_load(lambda load: load.num_grammar_cache_hit_total)),
-    Series("num_grammar_timeout", COUNTER, "Compilations that were ended because they took too long.",
+    Series("num_grammar_timeout", COUNTER, "Compilations that were ended for taking too long.",
            _of_load(lambda load: load.num_grammar_timeout_total)),
     Series("num_grammar_aborted", COUNTER, "Requests that ended while their grammar was compiled.",
            _of_load(lambda load: load.num_grammar_aborted_total)),

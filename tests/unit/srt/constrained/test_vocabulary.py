@@ -66,7 +66,7 @@ def test_rows_that_the_model_lacks_are_left_out(tmp_path: Path) -> None:
 
 
 def test_without_an_end_token_no_constraint_can_end(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="--grammar-backend none"):
+    with pytest.raises(ValueError, match="names none below its vocabulary size"):
         TokenVocabulary.of(sentence_pieces(tmp_path), 2, {2})
 
 
