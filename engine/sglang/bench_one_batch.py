@@ -3,6 +3,8 @@
 import sys
 
 from sglang.benchmark.one_batch import main
+from sglang.cli.output import may_go_unread
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with may_go_unread():
+        sys.exit(main(sys.argv[1:]))

@@ -2,9 +2,11 @@
 
 import sys
 
+from sglang.cli.output import may_go_unread
 from sglang.srt import plugins
 from sglang.srt.entrypoints.launch import main
 
 if __name__ == "__main__":
     plugins.load_plugins()  # first, so that hooks on the options' parser and class count
-    sys.exit(main(sys.argv[1:]))
+    with may_go_unread():
+        sys.exit(main(sys.argv[1:]))

@@ -1,11 +1,11 @@
 """The command `sglang`: finds the subcommand and gives it the rest of the line."""
 
 import difflib
-import os
 import sys
 from collections.abc import Callable, Sequence
 
 from sglang.cli import bench, completions, config, download, plugins, serve
+from sglang.cli.output import may_go_unread
 from sglang.version import __version__
 
 USAGE_ERROR = 2
@@ -40,7 +40,13 @@ def usage() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line; returns the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    code = 0
+    with may_go_unread():
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+    return code
+
+
+def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage(), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else USAGE_ERROR
@@ -52,11 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f"did you mean {nearest[0]}?" if nearest else f"commands are {', '.join(COMMANDS)}"
         print(f"sglang: unknown command {name!r}; {hint}", file=sys.stderr)
         return USAGE_ERROR
-    try:
-        return COMMANDS[name][1](rest)
-    except BrokenPipeError:  # whoever read our output has enough, as `head` has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return COMMANDS[name][1](rest)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from sglang_router.cli import run_gateway
+from sglang_router.output import may_go_unread
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -11,4 +12,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with may_go_unread():
+        sys.exit(main())

@@ -15,6 +15,7 @@ from types import FrameType
 
 from sglang_router import local_net
 from sglang_router.fleet import Child, Fleet
+from sglang_router.output import may_go_unread
 
 ENGINE_COMMAND = (sys.executable, "-m", "sglang.launch_server")
 GATEWAY_COMMAND = (sys.executable, "-m", "sglang_router.launch_router")
@@ -302,4 +303,5 @@ def plural(count: int, noun: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with may_go_unread():
+        sys.exit(main())
