@@ -167,7 +167,7 @@ def sampling_params(
     if given is not None and not isinstance(given, Mapping):
         raise ValueError(f"{path} must be a dictionary, got {given!r}")
     values = {name: value for name, value in (given or {}).items() if value is not None}
-    _refuse_unknown(path, values)
+    _refuse_unknown(path, values, SamplingParams.__struct_fields__, "sampling parameter")
     for name in LIST_FIELDS:
         if name in values and not _is_many(values[name]):
             values[name] = [values[name]]
@@ -253,6 +253,8 @@ def _sendable(wish: GenerateInput) -> GenerateInput:
 def _session(given: Any) -> SessionRef | None:
     if given is None:
         return None
+    if isinstance(given, Mapping):
+        _refuse_unknown("session_params", given, SessionRef.__struct_fields__, "key of it")
     try:
         return msgspec.convert(given, SessionRef)
     except msgspec.ValidationError as error:
@@ -281,15 +283,14 @@ def _refuse_unknown_options(options: GenerateOptions) -> None:
             raise TypeError(f"generate() got an unexpected keyword argument {name!r}{hint}")
 
 
-def _refuse_unknown(path: str, values: Mapping[str, Any]) -> None:
-    known = SamplingParams.__struct_fields__
+def _refuse_unknown(
+    path: str, values: Mapping[str, Any], known: tuple[str, ...], kind: str
+) -> None:
     for name in values:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1)
             hint = f"did you mean `{near[0]}`? " if near else ""
-            raise ValueError(
-                f"{path}: `{name}` is no sampling parameter; {hint}there are: {', '.join(known)}"
-            )
+            raise ValueError(f"{path}: `{name}` is no {kind}; {hint}there are: {', '.join(known)}")
 
 
 def _is_many(value: Any) -> bool:

@@ -137,6 +137,11 @@ def test_stream_is_told_to_the_scheduler() -> None:
         ({"prompt": "a", "return_logprob": [True, True]}, "each of the 1 prompts, got a list of 2"),
         ({"prompt": "a", "session_params": {"rid": "r"}}, "session_params.*`id`"),
         (
+            {"prompt": "a", "session_params": {"id": "s", "drop_previous": True}},
+            "session_params: `drop_previous` is no key of it; did you mean "
+            r"`drop_previous_output`\? there are: id, rid, offset, replace, drop_previous_output",
+        ),
+        (
             {"prompt": "a", "return_logprob": True, "logprob_start_len": 9},
             "logprob_start_len must be -1",
         ),
