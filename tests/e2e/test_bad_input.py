@@ -38,8 +38,8 @@ CHAT = [
     ({"messages": MESSAGES, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"messages": MESSAGES, "stream": "yes"}, "stream"),
     ({"messages": MESSAGES, "stream_options": {"include_usage": True}}, "stream_options"),
-    ({"messages": MESSAGES, "tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-    ({"messages": MESSAGES, "response_format": {"type": "json_object"}}, "response_format"),
+    ({"messages": MESSAGES, "functions": [{"name": "f"}]}, "functions"),
+    ({"messages": MESSAGES, "response_format": {"type": "yaml"}}, "response_format"),
 ]
 GENERATE = [
     ({}, "text"),
