@@ -38,8 +38,8 @@ mod unsupported;
 pub mod usage;
 
 pub use chat::{
-    ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatMessage, ChatRequest,
-    TemplateOptions,
+    CallForm, CalledFunction, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatMessage,
+    ChatRequest, TemplateOptions, ToolCall, ToolCallDelta,
 };
 pub use clip::clip;
 pub use completions::{

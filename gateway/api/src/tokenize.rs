@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::body::Body;
-use crate::chat::{RawMessage, TemplateOptions, normalize};
+use crate::chat::{Asked, RawMessage, TemplateOptions, normalize};
 use crate::error::ApiError;
 use crate::limits::MAX_BATCH;
 use crate::sampling::require;
@@ -47,7 +47,7 @@ impl TokenizeRequest {
             (None, Some(messages)) => {
                 let messages = normalize(messages)?;
                 TokenizeInput::Chat {
-                    template: TemplateOptions::read(&body, &messages)?,
+                    template: TemplateOptions::read(&body, &messages, Asked::read(&body)?.shown)?,
                     messages,
                 }
             }

@@ -71,8 +71,6 @@ const COMMON: &[Unsupported] = &[
 
 /// Further options of `/v1/chat/completions`.
 const CHAT: &[Unsupported] = &[
-    refused("tools"),
-    refused_unless("tool_choice", &[r#""none""#, r#""auto""#]),
     refused("functions"),
     refused_unless("function_call", &[r#""none""#, r#""auto""#]),
     refused("input_ids"),
@@ -188,8 +186,8 @@ mod tests {
     #[test]
     fn a_value_that_asks_for_nothing_passes() {
         for body in [
-            r#"{"tools":[],"tool_choice":"auto","response_format":{"type":"text"},"regex":""}"#,
-            r#"{"lora_path":null,"tool_choice":"none","modalities":["text"],"return_hidden_states":false}"#,
+            r#"{"functions":[],"function_call":"auto","response_format":{"type":"text"},"regex":""}"#,
+            r#"{"lora_path":null,"function_call":"none","modalities":["text"],"return_hidden_states":false}"#,
         ] {
             let body = Body::parse(body.as_bytes()).unwrap();
             assert_eq!(check_chat(&body), Ok(()));

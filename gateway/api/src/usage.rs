@@ -57,6 +57,8 @@ impl Usage {
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
     Stop,
+    /// As `Stop`, of an answer that calls functions.
+    ToolCalls,
     Length,
     Abort,
 }

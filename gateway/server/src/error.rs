@@ -194,6 +194,14 @@ impl From<StopError> for Failure {
     }
 }
 
+impl From<serde_json::Error> for Failure {
+    fn from(error: serde_json::Error) -> Self {
+        Self(ApiError::internal(format!(
+            "the answer cannot be written: {error}"
+        )))
+    }
+}
+
 impl From<TemplateError> for Failure {
     fn from(error: TemplateError) -> Self {
         Self(ApiError::bad_request("messages", error.to_string()))

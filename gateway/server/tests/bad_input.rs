@@ -432,12 +432,12 @@ async fn errors_about_a_url_do_not_repeat_it() {
 #[tokio::test(start_paused = true)]
 async fn what_is_not_supported_is_refused_by_name() {
     let rig = Rig::start([worker()]).await;
-    let body = with(chat("hi"), json!({"tools": [{"type": "function"}]}));
+    let body = with(chat("hi"), json!({"functions": [{"name": "f"}]}));
     let error = rig
         .post(CHAT, &body)
         .await
         .assert_error(400, "unsupported_parameter");
-    assert_eq!(error["param"], "tools");
+    assert_eq!(error["param"], "functions");
     let body = with(
         chat("hi"),
         json!({"priority": 5, "spaces_between_special_tokens": false}),

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{RawMessage, normalize};
+use super::{Asked, CallForm, RawMessage, normalize};
 use crate::body::Body;
 use crate::error::ApiError;
 use crate::limits::MAX_TOP_LOGPROBS;
@@ -20,6 +20,8 @@ pub struct ChatRequest {
     /// A list of message objects as chat templates read them; `content` is always a string.
     pub messages: Value,
     pub template: TemplateOptions,
+    /// The answer is calls of functions in this form, to which `sampling.constraint` holds it. `None`: it is text.
+    pub calls: Option<CallForm>,
     /// `max_new_tokens` is `None` when the answer may fill the context.
     pub sampling: Sampling,
     pub logprobs: bool,
@@ -35,6 +37,8 @@ pub struct ChatRequest {
 /// How the chat template is rendered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TemplateOptions {
+    /// The functions that the model is told of, as the client described them.
+    pub tools: Option<Value>,
     /// Opens the assistant's turn after the messages.
     pub add_generation_prompt: bool,
     /// Lets the model go on with the last message instead of opening a new turn.
@@ -75,10 +79,16 @@ impl ChatRequest {
             return Err(ApiError::bad_request("top_logprobs", message));
         }
         let messages = normalize(raw.messages)?;
-        let sampling = sampling::from_openai(&body, None)?;
+        let mut sampling = sampling::from_openai(&body, None)?;
+        let asked = Asked::read(&body)?;
+        let calls = asked
+            .forced
+            .map(|forced| forced.apply(&mut sampling))
+            .transpose()?;
         Ok(Self {
             model: raw.model,
-            template: TemplateOptions::read(&body, &messages)?,
+            template: TemplateOptions::read(&body, &messages, asked.shown)?,
+            calls,
             messages,
             logprobs,
             top_logprobs,
@@ -110,7 +120,7 @@ const RESERVED_KWARGS: &[&str] = &[
 
 impl TemplateOptions {
     /// Reads the template's options from a body that also holds `messages`.
-    pub(crate) fn read(body: &Body, messages: &Value) -> Result<Self, ApiError> {
+    pub(crate) fn read(body: &Body, messages: &Value, tools: Option<Value>) -> Result<Self, ApiError> {
         let raw: RawTemplate = body.read()?;
         let continue_final_message = raw.continue_final_message.unwrap_or(false);
         if continue_final_message && raw.add_generation_prompt == Some(true) {
@@ -139,6 +149,7 @@ impl TemplateOptions {
             kwargs.entry("reasoning_effort").or_insert(Value::String(effort));
         }
         Ok(Self {
+            tools,
             add_generation_prompt: raw.add_generation_prompt.unwrap_or(!continue_final_message),
             continue_final_message,
             kwargs,

@@ -24,6 +24,7 @@ use crate::error::ApiError;
 use crate::limits::{MAX_CONSTRAINT_BYTES, MAX_CONSTRAINT_DEPTH};
 
 use schema::Fault;
+pub(crate) use schema::change_each as change_each_schema;
 
 /// Any JSON object.
 const JSON_OBJECT: &str = r#"{"type":"object"}"#;
@@ -213,7 +214,7 @@ fn both(body: &Body, first: &str, second: &str) -> ApiError {
 // ------------------------------------------------------------------ checking
 
 /// Refuses a constraint that no backend can compile. `param` is the field that holds it.
-fn checked(param: &str, constraint: Constraint) -> Result<Checked, ApiError> {
+pub(crate) fn checked(param: &str, constraint: Constraint) -> Result<Checked, ApiError> {
     let text = constraint.text();
     if text.len() > MAX_CONSTRAINT_BYTES {
         return Err(ApiError::bad_request(
@@ -239,6 +240,12 @@ fn checked(param: &str, constraint: Constraint) -> Result<Checked, ApiError> {
     })
 }
 
+/// Refuses what is no schema; returns why none of our grammar backends honours it, if that is so.
+pub(crate) fn check_schema(param: &str, value: &Value) -> Result<Option<ApiError>, ApiError> {
+    let found = schema::check(value).map_err(|fault| wrong(param, fault))?;
+    Ok(found.map(|fault| unhonoured(param, fault)))
+}
+
 fn too_long(num_bytes: usize) -> String {
     format!("has {num_bytes} bytes, allowed are {MAX_CONSTRAINT_BYTES}; make it smaller")
 }
@@ -253,7 +260,7 @@ fn checked_json(
 }
 
 /// Reads JSON within the bounds of constraints.
-fn parse_json(param: &str, text: &str) -> Result<Value, ApiError> {
+pub(crate) fn parse_json(param: &str, text: &str) -> Result<Value, ApiError> {
     json::parse(text).map_err(|predicate| ApiError::bad_request(param, format!("{param} {predicate}")))
 }
 

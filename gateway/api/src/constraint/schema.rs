@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::honour::first_unhonoured;
-use super::keywords::{form, is_schema, schemas_in, shown, wrong_value};
+use super::keywords::{Form, form, is_schema, schemas_in, shown, wrong_value};
 use super::references::{Names, Target};
 use super::trail::{ROOT, Segment, Trail};
 
@@ -33,6 +33,35 @@ pub(crate) fn check(root: &Value) -> Result<Option<Fault>, Fault> {
     }
     walk.check_circles()?;
     Ok(first_unhonoured(root, &walk.leads))
+}
+
+/// Calls `change` on each schema in `root`, in no particular order. What JSON Schema does not know is gone through too,
+/// as references may lead there.
+pub(crate) fn change_each(root: &mut Value, mut change: impl FnMut(&mut Map<String, Value>)) {
+    let mut to_visit = vec![root];
+    while let Some(value) = to_visit.pop() {
+        match value {
+            Value::Object(map) => {
+                change(map);
+                for (keyword, value) in map.iter_mut() {
+                    match (form(keyword), value) {
+                        (Form::SchemaMap | Form::Dependencies, Value::Object(named)) => {
+                            to_visit.extend(named.values_mut());
+                        }
+                        (_, value) if !is_data(keyword) => to_visit.push(value),
+                        _ => {}
+                    }
+                }
+            }
+            Value::Array(items) => to_visit.extend(items.iter_mut()),
+            _ => {}
+        }
+    }
+}
+
+/// Keywords whose values are no schemas, whatever they look like.
+fn is_data(keyword: &str) -> bool {
+    matches!(keyword, "const" | "default" | "enum" | "example" | "examples")
 }
 
 /// A `$ref`.

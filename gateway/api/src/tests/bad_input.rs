@@ -270,7 +270,11 @@ fn deep_nesting_is_refused_where_it_is_read_and_harmless_where_not() {
         "chat_template_kwargs.a",
         "128 levels",
     );
-    refused(chat(&format!(r#""tools":{lists}"#)), "tools", "not supported");
+    refused(
+        chat(&format!(r#""tools":{lists}"#)),
+        "tools[0]",
+        "must be a JSON object, got a list",
+    );
     refused(chat(&format!(r#""stop":{lists}"#)), "stop[0]", "a string");
     refused(completion(&format!(r#""prompt":{lists}"#)), "prompt[0][0]", "");
     refused(

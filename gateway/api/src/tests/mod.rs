@@ -7,6 +7,7 @@ mod good_input;
 mod placing;
 mod rendering;
 mod schemas;
+mod tools;
 
 use http::StatusCode;
 

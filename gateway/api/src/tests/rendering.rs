@@ -46,17 +46,45 @@ fn a_whole_chat_answer() {
 }
 
 #[test]
+fn a_message_that_calls_has_no_content() {
+    let mut call = ToolCall::new("call_1".to_owned(), "f".to_owned());
+    call.function.arguments.push_str("{}");
+    assert_eq!(
+        json(&ChatMessage::calling(vec![call])),
+        r#"{"role":"assistant","content":null,"tool_calls":[{"id":"call_1","type":"function","function":{"name":"f","arguments":"{}"}}]}"#
+    );
+    let none = ChatMessage::calling(Vec::new());
+    assert_eq!(json(&none), r#"{"role":"assistant","content":null}"#);
+}
+
+#[test]
 fn a_streamed_chat_answer_opens_goes_on_and_closes() {
     let chunk = |choice| ChatChunk::new("id".to_owned(), 5, "demo".to_owned(), vec![choice]);
     let head = r#"{"id":"id","object":"chat.completion.chunk","created":5,"model":"demo","choices":["#;
     for (choice, expected) in [
         (
-            ChatChunkChoice::opening(1),
+            ChatChunkChoice::opening(1, false),
             r#"{"index":1,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null,"matched_stop":null}]}"#,
         ),
         (
             ChatChunkChoice::text(1, "Hi".to_owned(), None),
             r#"{"index":1,"delta":{"content":"Hi"},"logprobs":null,"finish_reason":null,"matched_stop":null}]}"#,
+        ),
+        (
+            ChatChunkChoice::opening(1, true),
+            r#"{"index":1,"delta":{"role":"assistant","content":null},"logprobs":null,"finish_reason":null,"matched_stop":null}]}"#,
+        ),
+        (
+            ChatChunkChoice::call(1, 0, "call_1".to_owned(), "f".to_owned()),
+            r#"{"index":1,"delta":{"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"f","arguments":""}}]},"logprobs":null,"finish_reason":null,"matched_stop":null}]}"#,
+        ),
+        (
+            ChatChunkChoice::arguments(1, 2, "{".to_owned()),
+            r#"{"index":1,"delta":{"tool_calls":[{"index":2,"function":{"arguments":"{"}}]},"logprobs":null,"finish_reason":null,"matched_stop":null}]}"#,
+        ),
+        (
+            ChatChunkChoice::closing(1, FinishReason::ToolCalls, None),
+            r#"{"index":1,"delta":{},"logprobs":null,"finish_reason":"tool_calls","matched_stop":null}]}"#,
         ),
         (
             ChatChunkChoice::closing(1, FinishReason::Length, None),

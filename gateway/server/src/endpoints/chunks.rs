@@ -3,7 +3,10 @@
 use smg_api::{Chunk, ChunkChoice, StreamOptions, WholeAnswer, WholeChoice};
 
 use super::usage::Tally;
-use crate::pipeline::{Counts, Events, Head, TextDelta};
+use crate::{
+    error::Failure,
+    pipeline::{Counts, Events, Head, TextDelta},
+};
 
 /// The answers of one call.
 pub struct ChunkWriter<C> {
@@ -70,10 +73,11 @@ impl<C: ChunkChoice> ChunkWriter<C> {
     }
 
     /// All answers, whole, as a JSON body.
-    pub fn whole<W: WholeChoice>(&self, head: &Head, choices: Vec<W>) -> serde_json::Result<Vec<u8>> {
+    pub fn whole<W: WholeChoice>(&self, head: &Head, choices: Vec<W>) -> Result<Vec<u8>, Failure> {
         let (id, model) = (head.id.to_string(), head.model.to_string());
         let usage = self.tally.usage(head);
-        serde_json::to_vec(&WholeAnswer::new(id, head.created, model, choices, usage))
+        let answer = WholeAnswer::new(id, head.created, model, choices, usage);
+        Ok(serde_json::to_vec(&answer)?)
     }
 
     fn emptied(&mut self, head: &Head) -> &mut Chunk<C> {

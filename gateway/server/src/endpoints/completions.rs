@@ -150,7 +150,7 @@ fn num_chars_begun(bytes: &[u8]) -> usize {
 }
 
 impl Render for CompletionRender {
-    fn delta(&mut self, head: &Head, mut delta: TextDelta, events: &mut Events) {
+    fn delta(&mut self, head: &Head, mut delta: TextDelta, events: &mut Events) -> Result<(), Failure> {
         let index = head.index(delta.prompt, delta.sample);
         self.chunks.count(head, index, delta.counts);
         self.offsets.resize(head.num_answers(), None);
@@ -166,13 +166,14 @@ impl Render for CompletionRender {
         self.offsets[index] = Some(offset);
         let logprobs = logprobs.filter(|lists| !lists.tokens.is_empty());
         self.chunks.tell(head, delta, logprobs, events);
+        Ok(())
     }
 
     fn end(&mut self, head: &Head, events: &mut Events) {
         self.chunks.end(head, events);
     }
 
-    fn whole(&mut self, head: &Head, answers: Vec<Answer>) -> serde_json::Result<Vec<u8>> {
+    fn whole(&mut self, head: &Head, answers: Vec<Answer>) -> Result<Vec<u8>, Failure> {
         let mut choices = Vec::with_capacity(answers.len());
         for (index, answer) in answers.into_iter().enumerate() {
             self.chunks.count(head, index, answer.counts);

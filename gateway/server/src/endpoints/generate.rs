@@ -168,31 +168,33 @@ impl PromptLists {
 }
 
 impl Render for NativeRender {
-    fn delta(&mut self, head: &Head, delta: TextDelta, events: &mut Events) {
+    fn delta(&mut self, head: &Head, delta: TextDelta, events: &mut Events) -> Result<(), Failure> {
         let index = head.index(delta.prompt, delta.sample);
         let tells_prompt = delta.prompt_logprobs.is_some() || delta.end.is_some();
         self.absorb(head, delta);
         let answer = &mut self.answers[index];
         answer.index = self.as_list.then_some(index);
         if tells_prompt {
-            return events.json(answer);
+            events.json(answer);
+            return Ok(());
         }
         let mut lists = PromptLists::empty(&answer.meta_info);
         lists.swap(&mut answer.meta_info);
         events.json(answer);
         lists.swap(&mut answer.meta_info);
+        Ok(())
     }
 
     fn end(&mut self, _head: &Head, _events: &mut Events) {}
 
-    fn whole(&mut self, head: &Head, answers: Vec<Answer>) -> serde_json::Result<Vec<u8>> {
+    fn whole(&mut self, head: &Head, answers: Vec<Answer>) -> Result<Vec<u8>, Failure> {
         for answer in answers {
             self.absorb(head, answer.into_delta());
         }
-        match self.answers.as_slice() {
+        Ok(match self.answers.as_slice() {
             [one] if !self.as_list => serde_json::to_vec(one),
             all => serde_json::to_vec(all),
-        }
+        }?)
     }
 }
 
@@ -226,7 +228,7 @@ fn unix_time() -> f64 {
 
 fn finish(end: End, completion_tokens: u32) -> GenerateFinish {
     match end.reason {
-        FinishReason::Stop => GenerateFinish::Stop { matched: end.matched },
+        FinishReason::Stop | FinishReason::ToolCalls => GenerateFinish::Stop { matched: end.matched },
         FinishReason::Length => GenerateFinish::Length {
             length: completion_tokens,
         },

@@ -10,6 +10,7 @@ pub mod info;
 pub mod models;
 pub mod sessions;
 pub mod tokenize;
+mod tool_calls;
 mod usage;
 
 use std::sync::Arc;
@@ -138,8 +139,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 
 /// A JSON answer.
 pub fn json(value: &impl Serialize) -> Result<Response, Failure> {
-    let body = serde_json::to_vec(value)
-        .map_err(|error| ApiError::internal(format!("the answer cannot be written: {error}")))?;
+    let body = serde_json::to_vec(value)?;
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 

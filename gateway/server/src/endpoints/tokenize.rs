@@ -53,13 +53,8 @@ fn encode(served: &Served, request: TokenizeRequest) -> Result<TokenizeResponse,
         TokenizeInput::Prompts(OneOrMany::One(text)) => (vec![text], request.add_special_tokens, false),
         TokenizeInput::Prompts(OneOrMany::Many(texts)) => (texts, request.add_special_tokens, true),
         TokenizeInput::Chat { messages, template } => {
-            let options = (template.add_generation_prompt, template.continue_final_message);
             // The template writes its own special tokens.
-            (
-                vec![render_chat(tokenizer, &messages, options, &template.kwargs)?],
-                false,
-                false,
-            )
+            (vec![render_chat(tokenizer, &messages, &template)?], false, false)
         }
     };
     let tokens = texts

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use serde::Serialize;
-use serde_json::{Map, Value};
-use smg_api::{FinishReason, MatchedStop, Routing, Sampling};
+use serde_json::Value;
+use smg_api::{FinishReason, MatchedStop, Routing, Sampling, TemplateOptions};
 use smg_engine_client::{CachedTiers, LogprobRows, StageTimes};
 use smg_tokenizer::Tokenizer;
 use tokio::time::Instant;
 
-use crate::{layers::body::BodySpace, spans::Span};
+use crate::{error::Failure, layers::body::BodySpace, spans::Span};
 
 /// One request for generation: the common form of all endpoints.
 pub struct GenerateCall {
@@ -57,9 +57,7 @@ pub struct CallId {
 pub enum Input {
     Chat {
         messages: Value,
-        add_generation_prompt: bool,
-        continue_final_message: bool,
-        kwargs: Map<String, Value>,
+        template: TemplateOptions,
     },
     /// `field` is what the endpoint calls it, here and below.
     Text {
@@ -171,14 +169,14 @@ pub struct Answer {
 
 /// Writes one endpoint's answers.
 pub trait Render: Send {
-    /// Writes the events that tell this news.
-    fn delta(&mut self, head: &Head, delta: TextDelta, events: &mut Events);
+    /// Writes the events that tell this news. After a failure nothing follows: the answer is none that was asked for.
+    fn delta(&mut self, head: &Head, delta: TextDelta, events: &mut Events) -> Result<(), Failure>;
 
     /// Called once after all answers ended well; writes what is said of all of them.
     fn end(&mut self, head: &Head, events: &mut Events);
 
     /// The whole answer as a JSON body. `answers` are complete and in the order prompt, sample.
-    fn whole(&mut self, head: &Head, answers: Vec<Answer>) -> serde_json::Result<Vec<u8>>;
+    fn whole(&mut self, head: &Head, answers: Vec<Answer>) -> Result<Vec<u8>, Failure>;
 }
 
 /// Server-sent events on their way to the client.

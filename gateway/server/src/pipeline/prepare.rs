@@ -2,9 +2,10 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use smg_api::{
-    ApiError, Routing, Sampling, SessionParams, clip, limits::MAX_PROMPT_LOGPROBS, sampling::check_token_id,
+    ApiError, Routing, Sampling, SessionParams, TemplateOptions, clip, limits::MAX_PROMPT_LOGPROBS,
+    sampling::check_token_id,
 };
 use smg_engine_client::{GenerateSpec, ModelInfo};
 use smg_tokenizer::{RenderInput, Tokenizer};
@@ -189,14 +190,8 @@ struct Encoder {
 impl Encoder {
     fn encode(&self, prompt: PromptInput) -> Result<Encoded, Failure> {
         match prompt.input {
-            Input::Chat {
-                messages,
-                add_generation_prompt,
-                continue_final_message,
-                kwargs,
-            } => {
-                let options = (add_generation_prompt, continue_final_message);
-                let text = render_chat(&self.tokenizer, &messages, options, &kwargs)?;
+            Input::Chat { messages, template } => {
+                let text = render_chat(&self.tokenizer, &messages, &template)?;
                 let ids = self.ids("messages", &text, false)?;
                 Ok(Encoded { ids, echo: None })
             }
@@ -230,24 +225,22 @@ impl Encoder {
     }
 }
 
-/// The prompt text of a chat. `options`: add_generation_prompt, continue_final_message.
+/// The prompt text of a chat.
 pub fn render_chat(
     tokenizer: &Tokenizer,
     messages: &Value,
-    options: (bool, bool),
-    kwargs: &Map<String, Value>,
+    options: &TemplateOptions,
 ) -> Result<String, Failure> {
     let template = tokenizer.chat_template().ok_or_else(|| {
         let message = "this model has no chat template; use /v1/completions, or start with --chat-template";
         ApiError::bad_request("messages", message).with_code("no_chat_template")
     })?;
-    let (add_generation_prompt, continue_final_message) = options;
     let input = RenderInput {
         messages,
-        tools: None,
-        add_generation_prompt,
-        continue_final_message,
-        kwargs,
+        tools: options.tools.as_ref(),
+        add_generation_prompt: options.add_generation_prompt,
+        continue_final_message: options.continue_final_message,
+        kwargs: &options.kwargs,
     };
     Ok(template.render(&input)?)
 }

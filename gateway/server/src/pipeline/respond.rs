@@ -74,9 +74,7 @@ async fn fold(mut news: News, first: TextDelta) -> Result<Response, Failure> {
         next = news.next().await.transpose()?;
     }
     let TextStream { head, render, .. } = &mut news.text;
-    let body = render
-        .whole(head, answers)
-        .map_err(|error| ApiError::internal(format!("the answer cannot be written: {error}")))?;
+    let body = render.whole(head, answers)?;
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
@@ -145,15 +143,28 @@ struct EventStream {
 
 impl EventStream {
     fn write(&mut self, next: Option<Result<TextDelta, Failure>>) {
-        let TextStream { head, render, .. } = &mut self.news.text;
-        match next {
-            Some(Ok(delta)) => return render.delta(head, delta, &mut self.events),
-            // What was sent stays without a reason for its end: the answer is not whole.
-            Some(Err(failure)) => {
-                head.span.fail(failure.code());
-                self.events.raw(&failure.sse_event());
+        let TextStream {
+            head,
+            render,
+            generation,
+            ..
+        } = &mut self.news.text;
+        let failed = match next {
+            Some(Ok(delta)) => match render.delta(head, delta, &mut self.events) {
+                Ok(()) => return,
+                Err(failure) => Some(failure),
+            },
+            Some(Err(failure)) => Some(failure),
+            None => {
+                render.end(head, &mut self.events);
+                None
             }
-            None => render.end(head, &mut self.events),
+        };
+        // What was sent stays without a reason for its end: the answer is not whole.
+        if let Some(failure) = failed {
+            generation.failed(failure.code());
+            head.span.fail(failure.code());
+            self.events.raw(&failure.sse_event());
         }
         self.events.done();
         self.over = true;

@@ -7,7 +7,10 @@ use serde_json::{Map, Value, json};
 pub const EOS: u32 = 256;
 pub const TURN_START: u32 = 257;
 
-const TEMPLATE: &str = "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}\
+const TEMPLATE: &str = "{% if tools %}<|start|>tools\n{{ tools | tojson }}<|end|>\n{% endif %}\
+    {% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}\
+    {% for call in m.tool_calls %}{{ call.function.name }}{{ call.function.arguments | tojson }}{% endfor %}<|end|>\n\
+    {% endfor %}\
     {% if add_generation_prompt %}<|start|>assistant\n{% endif %}";
 
 /// The files that a worker hands out.
