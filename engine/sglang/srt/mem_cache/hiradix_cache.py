@@ -158,6 +158,9 @@ class HiRadixCache(HostTreeCache, HostTier):
         return self._prefetches.may_go(rid)
 
     def can_terminate_prefetch(self, op: Prefetch) -> bool:
+        """Whether the policy lets a request go without the rest. Plugins may ask: it is a
+        documented method of this class, which nothing here calls.
+        """
         return self._prefetches.may_stop(op)
 
     def is_prefetching(self, rid: str) -> bool:

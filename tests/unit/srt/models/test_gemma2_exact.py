@@ -16,7 +16,7 @@ from sglang.srt.mem_cache.registry import (
 )
 from sglang.srt.mem_cache.swa_memory import SWAKVPool
 from sglang.srt.server_args import ServerArgs
-from tests.unit.srt.managers.engine import EmptyInbox, RecordingOutbox
+from tests.unit.srt.managers.engine import EmptyInbox, RecordingOutbox, generate
 from tests.unit.srt.models.driver import Driver
 from tests.unit.srt.models.reference import (
     CHECKS,
@@ -85,6 +85,26 @@ def test_two_pools_answer_as_one(
     assert [pool.is_window_layer(layer) for layer in range(4)] == [True, False, True, False]
     assert scheduled.answers(prompts() * 2, NUM_TOKENS) == reference_answers(model) * 2
     assert (scheduled.num_retractions > 0) == (num_tokens == 150)
+
+
+def test_whole_prompts_find_room_without_a_second_pool(
+    pair: tuple[Driver, PreTrainedModel],
+) -> None:
+    driver, model = pair
+    longest = max(map(len, prompts()))
+    scheduled = ScheduledModel(
+        driver.path,
+        disable_radix_cache=True,
+        chunked_prefill_size=-1,
+        max_total_tokens=longest + NUM_TOKENS,
+        swa_full_tokens_ratio=0.5,
+    )
+    assert not isinstance(scheduled.worker.memory.token_to_kv_pool, SWAKVPool)
+    assert scheduled.answers(prompts(), NUM_TOKENS) == reference_answers(model)
+    too_long = generate("long", [1] * (scheduled.memory.size + 1), 1)
+    scheduled.run([too_long])
+    reason = scheduled.outbox.answers["long"].last.finish
+    assert "does not fit the KV pool" in (reason.message or "")
 
 
 @pytest.mark.parametrize("has_second_pool", [True, False])
