@@ -199,16 +199,39 @@ def test_b100_bounds_of_integers(served: Server, bounds: dict[str, int]) -> None
             assert jsonschema.Draft202012Validator(schema).is_valid(json.loads(text))
 
 
-def test_b096_two_constraints_exclude_each_other(served: Server) -> None:
+def test_b096_a_format_goes_with_tools_that_are_not_forced(served: Server) -> None:
+    tools = [{"type": "function", "function": {"name": "find", "parameters": PERSON}}]
     format_ = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
-    choice = chat(served, response_format=format_, tools=[], tool_choice="auto")
-    if choice["finish_reason"] == "stop":
-        jsonschema.validate(json.loads(choice["message"]["content"]), PERSON)
+    for more in [{}, {"tools": tools, "tool_choice": "none"}, {"tools": tools}]:
+        choice = chat(served, response_format=format_, **more)
+        assert choice["finish_reason"] in ("stop", "length")
+        if choice["finish_reason"] == "stop":
+            jsonschema.validate(json.loads(choice["message"]["content"]), PERSON)
     messages = [{"role": "user", "content": "x"}]
     message = refused(
         served, "/v1/chat/completions", messages=messages, response_format=format_, regex="a"
     )
     assert "exclude each other" in message
+
+
+def test_b095_a_forced_call_s_constants_have_no_quotes_inside(served: Server) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"type": {"anyOf": [{"const": "decision"}, {"const": "note"}]}},
+        "required": ["type"],
+        "additionalProperties": False,
+    }
+    tools = [{"type": "function", "function": {"name": "remember", "parameters": parameters}}]
+    named = {"type": "function", "function": {"name": "remember"}}
+    for choice_of in ("required", named):
+        choice = chat(
+            served, tools=tools, tool_choice=choice_of, parallel_tool_calls=False, max_tokens=200
+        )
+        assert choice["finish_reason"] == "tool_calls"
+        assert choice["message"]["content"] is None
+        for made in choice["message"]["tool_calls"]:
+            assert made["function"]["name"] == "remember"
+            assert json.loads(made["function"]["arguments"])["type"] in ("decision", "note")
 
 
 def test_white_space_cannot_loop(served: Server) -> None:

@@ -20,8 +20,8 @@ def obedient(payload: bytes) -> Callable[[str, str], bytes]:
             return bytes(sum(len(block) for block in [bytearray(1 << 20) for _ in range(1 << 20)]))
         if text == "keeps memory":
             kept.append(bytearray(b"\1") * (24 << 20))
-        if text == "which modules" and "colorsys" in sys.modules:
-            return b"had colorsys"
+        if text == "which modules" and "tabnanny" in sys.modules:
+            return b"had tabnanny"
         if text == "crashes":
             os.abort()
         if text == "is refused":

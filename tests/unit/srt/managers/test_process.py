@@ -83,7 +83,8 @@ class Launcher:
         self._decoder = msgspec.msgpack.Decoder(SchedulerOutput)
         self.error: BaseException | None = None
         self.thread = threading.Thread(
-            target=self._run, args=(ServerArgs(model_path=model_path), ports)
+            target=self._run,
+            args=(ServerArgs(model_path=model_path, grammar_backend="none"), ports),
         )
         self.thread.start()
 
