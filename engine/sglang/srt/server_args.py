@@ -19,7 +19,7 @@ from sglang.srt.arg_groups.attention import (
     add_attention_backend_choices as add_attention_backend_choices,
 )
 from sglang.srt.arg_groups.attention import check_attention, default_attention_backend
-from sglang.srt.arg_groups.declaration import Option, options_of
+from sglang.srt.arg_groups.declaration import Option, options_of, without_switch
 from sglang.srt.arg_groups.events import EventArgs, check_events
 from sglang.srt.arg_groups.grammars import (
     GRAMMAR_BACKEND_CHOICES as GRAMMAR_BACKEND_CHOICES,
@@ -296,7 +296,10 @@ def with_model_path(args: ServerArgs, path: str) -> ServerArgs:
     if "_model_overrides" not in found.__dict__:
         _apply_model_overrides(found)
         found._fill_default_chunk()
+    # Only now: options are built before logging is set up.
     for sentence in found.__dict__.get("_model_overrides", ()):
-        logger.info(sentence)  # only now: options are built before logging is set up
+        logger.info(sentence)
+    for sentence in without_switch(found, options_of(ServerArgs)):
+        logger.warning(sentence)
     found.check_server_args()
     return found

@@ -69,6 +69,13 @@ class Secret:
 
 
 @dataclass(frozen=True)
+class Needs:
+    """The switch, by its field's name, without which the option changes nothing."""
+
+    switch: str
+
+
+@dataclass(frozen=True)
 class Option:
     """One option of the server, whichever source it comes from."""
 
@@ -82,6 +89,7 @@ class Option:
     bound: Bound | None = None
     choices: Choices | None = None
     secret: bool = False
+    needs: str | None = None  # the switch without which it changes nothing
     variable_name: str = ""  # where it is not the usual one
 
     @property
@@ -166,6 +174,18 @@ def options_of(declaring: type) -> tuple[Option, ...]:
     return tuple(options)
 
 
+def without_switch(values: Any, options: Iterable[Option]) -> list[str]:
+    """A sentence for each option that differs from its default and waits for a switch."""
+    switches = {option.name: option.flag for option in options}
+    return [
+        f"{option.flag} changes nothing without {switches[option.needs]}."
+        for option in options
+        if option.needs is not None
+        and getattr(values, option.name) != option.default
+        and not getattr(values, option.needs)
+    ]
+
+
 def _option_from(field: "dataclasses.Field[Any]", hint: Any, *metadata: Any) -> Option:
     kind, nullable = _kind_of(hint)
 
@@ -183,6 +203,7 @@ def _option_from(field: "dataclasses.Field[Any]", hint: Any, *metadata: Any) -> 
         bound=first(Bound),
         choices=first(Choices),
         secret=first(Secret) is not None,
+        needs=needed.switch if (needed := first(Needs)) is not None else None,
     )
 
 

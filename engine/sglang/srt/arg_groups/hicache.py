@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated as A
 from typing import Any
 
-from sglang.srt.arg_groups.declaration import Bound, Choices, Group
+from sglang.srt.arg_groups.declaration import Bound, Choices, Group, Needs
 from sglang.srt.arg_groups.memory import MemoryArgs
 from sglang.srt.extension_points import HICACHE_STORAGE_BACKENDS
 
@@ -40,15 +40,21 @@ class HiCacheArgs:
     hicache_ratio: A[
         float | None,
         GROUP,
+        Needs("enable_hierarchical_cache"),
         Bound(gt=0, le=1000),
         "Size of the host tier in sizes of the KV pool; default: 2.",
     ] = None
     hicache_size: A[
-        int, GROUP, Bound(ge=0), "Size of the host tier in GB, in place of --hicache-ratio."
+        int,
+        GROUP,
+        Needs("enable_hierarchical_cache"),
+        Bound(ge=0),
+        "Size of the host tier in GB, in place of --hicache-ratio.",
     ] = 0
     hicache_write_policy: A[
         str,
         GROUP,
+        Needs("enable_hierarchical_cache"),
         Choices.of(*WRITE_POLICIES),
         "When a prefix is copied to the host: once it is computed, once another request has used "
         "it, or when the pool drops it.",
@@ -56,6 +62,7 @@ class HiCacheArgs:
     hicache_mem_layout: A[
         str,
         GROUP,
+        Needs("enable_hierarchical_cache"),
         Choices.of(*MEM_LAYOUTS),
         "Whether a page or a layer lies in one piece in host memory.",
     ] = PAGE_FIRST
@@ -65,6 +72,7 @@ class HiCacheArgs:
     hicache_storage_prefetch_policy: A[
         str,
         GROUP,
+        Needs("enable_hierarchical_cache"),
         Choices.of(*PREFETCH_POLICIES),
         "How long a request waits for what storage has of it.",
     ] = TIMEOUT

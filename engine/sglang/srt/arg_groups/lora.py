@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated as A
 from typing import Any
 
-from sglang.srt.arg_groups.declaration import Bound, Choices, Group
+from sglang.srt.arg_groups.declaration import Bound, Choices, Group, Needs
 from sglang.srt.extension_points import LORA_EVICTION_POLICIES
 
 GROUP = Group("adapters (LoRA)")
@@ -29,24 +29,28 @@ class LoRAArgs:
     max_lora_rank: A[
         int | None,
         GROUP,
+        Needs("enable_lora"),
         Bound(ge=1),
         "Largest rank of an adapter; default: of those of --lora-paths.",
     ] = None
     lora_target_modules: A[
         list[str] | None,
         GROUP,
+        Needs("enable_lora"),
         f"What adapters may change: {', '.join(TARGET_MODULES)}, or all; default: what those of "
         "--lora-paths change.",
     ] = None
     max_loras_per_batch: A[
         int,
         GROUP,
+        Needs("enable_lora"),
         Bound(ge=1, le=256),
         "Different adapters in one pass, each with a place on the device.",
     ] = 8
     max_loaded_loras: A[
         int | None,
         GROUP,
+        Needs("enable_lora"),
         Bound(ge=1),
         "Adapters in host memory; for one more, the one unused for longest goes, until it is asked "
         "for again. Default: no limit.",
@@ -54,12 +58,14 @@ class LoRAArgs:
     lora_eviction_policy: A[
         str,
         GROUP,
+        Needs("enable_lora"),
         Choices(lambda: LORA_EVICTION_POLICIES.names()),
         "Which adapter gives its place on the device to another.",
     ] = "lru"
     lora_drain_wait_threshold: A[
         float,
         GROUP,
+        Needs("enable_lora"),
         Bound(ge=0),
         "Seconds that a request waits for a place on the device before later ones that use other "
         "adapters wait too; 0: as long as it takes.",

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated as A
 
-from sglang.srt.arg_groups.declaration import Bound, Choices, Group
+from sglang.srt.arg_groups.declaration import Bound, Choices, Group, Needs
 from sglang.srt.observability.buckets import seconds_buckets, token_buckets
 
 GROUP = Group("metrics, traces, log")
@@ -31,22 +31,35 @@ class ObservingArgs:
         str | None, GROUP, 'JSON object of labels for every series: {"region": "north"}.'
     ] = None
     bucket_time_to_first_token: A[
-        list[str] | None, GROUP, "Buckets of the time to the first token, in seconds."
+        list[str] | None,
+        GROUP,
+        Needs("enable_metrics"),
+        "Buckets of the time to the first token, in seconds.",
     ] = None
     bucket_inter_token_latency: A[
-        list[str] | None, GROUP, "Buckets of the time between two tokens, in seconds."
+        list[str] | None,
+        GROUP,
+        Needs("enable_metrics"),
+        "Buckets of the time between two tokens, in seconds.",
     ] = None
     bucket_e2e_request_latency: A[
-        list[str] | None, GROUP, "Buckets of the time of whole requests, in seconds."
+        list[str] | None,
+        GROUP,
+        Needs("enable_metrics"),
+        "Buckets of the time of whole requests, in seconds.",
     ] = None
     prompt_tokens_buckets: A[
         list[str] | None,
         GROUP,
+        Needs("enable_metrics"),
         "Buckets of prompts' lengths: `default`, `tse MIDDLE BASE COUNT` (close around MIDDLE) or "
         "`custom BOUND …`.",
     ] = None
     generation_tokens_buckets: A[
-        list[str] | None, GROUP, "Buckets of answers' lengths, by the same rules."
+        list[str] | None,
+        GROUP,
+        Needs("enable_metrics"),
+        "Buckets of answers' lengths, by the same rules.",
     ] = None
     decode_log_interval: A[
         int, GROUP, Bound(ge=0), "Decode steps between two lines in the log; 0 logs none."
@@ -55,18 +68,22 @@ class ObservingArgs:
     log_requests_level: A[
         int,
         GROUP,
+        Needs("log_requests"),
         Bound(ge=0, le=3),
         "What the line holds: 0 counts and times, 1 also sampling parameters, 2 also the first "
         "token ids, 3 all token ids.",
     ] = 2
-    log_requests_format: A[str, GROUP, Choices.of("text", "json"), "How the line is written."] = (
-        "text"
-    )
+    log_requests_format: A[
+        str, GROUP, Needs("log_requests"), Choices.of("text", "json"), "How the line is written."
+    ] = "text"
     enable_trace: A[bool, GROUP, "Send spans of every request to an OpenTelemetry collector."] = (
         False
     )
     otlp_traces_endpoint: A[
-        str, GROUP, "Collector that takes OTLP over gRPC without TLS, as HOST:PORT."
+        str,
+        GROUP,
+        Needs("enable_trace"),
+        "Collector that takes OTLP over gRPC without TLS, as HOST:PORT.",
     ] = "localhost:4317"
 
     @property

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated as A
 
-from sglang.srt.arg_groups.declaration import Bound, Choices, Group
+from sglang.srt.arg_groups.declaration import Bound, Choices, Group, Needs
 from sglang.srt.extension_points import SCHEDULE_POLICIES
 
 GROUP = Group("scheduling")
@@ -46,17 +46,28 @@ class SchedulingArgs:
         bool, GROUP, "More urgent requests run first; --schedule-policy orders equals."
     ] = False
     schedule_low_priority_values_first: A[
-        bool, GROUP, "Smaller priorities are the more urgent ones."
+        bool,
+        GROUP,
+        Needs("enable_priority_scheduling"),
+        "Smaller priorities are the more urgent ones.",
     ] = False
     default_priority_value: A[
-        int | None, GROUP, PRIORITIES, "Priority of a request that names none; default: 0."
+        int | None,
+        GROUP,
+        Needs("enable_priority_scheduling"),
+        PRIORITIES,
+        "Priority of a request that names none; default: 0.",
     ] = None
     disable_priority_preemption: A[
-        bool, GROUP, "Running requests are never pushed out by more urgent ones."
+        bool,
+        GROUP,
+        Needs("enable_priority_scheduling"),
+        "Running requests are never pushed out by more urgent ones.",
     ] = False
     priority_scheduling_preemption_threshold: A[
         int,
         GROUP,
+        Needs("enable_priority_scheduling"),
         Bound(ge=0),
         "Running requests give way to those more urgent by more than this.",
     ] = 10
@@ -66,6 +77,7 @@ class SchedulingArgs:
     retraction_policy: A[
         str,
         GROUP,
+        Needs("enable_priority_scheduling"),
         Choices.of("length", "priority"),
         "Who gives up memory first when it is short: the shortest answer, or the least urgent.",
     ] = "length"
