@@ -5,6 +5,7 @@ import json
 import signal
 import socket
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -43,46 +44,58 @@ def post_and_keep(server: Server, body: dict) -> socket.socket:
     return connection
 
 
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A gateway before a worker that computes one request at a time, in small chunks."""
+    folder = tmp_path_factory.mktemp("narrow")
+    flags = ["--max-running-requests", "1", "--chunked-prefill-size", "64"]
+    with (
+        processes.engine(folder, *flags) as worker,
+        processes.gateway(folder, [worker]) as gateway,
+    ):
+        yield gateway
+
+
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("phase", ["queued", "prefill", "decode"])
 def test_a_client_that_leaves_is_gone_from_the_scheduler(
-    tmp_path, phase: str, stream: bool
+    narrow: Server, phase: str, stream: bool
 ) -> None:
-    flags = ["--max-running-requests", "1", "--chunked-prefill-size", "64"]
-    with (
-        processes.engine(tmp_path, *flags) as worker,
-        processes.gateway(tmp_path, [worker]) as gateway,
-    ):
-        blocker = None
-        if phase == "queued":
-            blocker = post_and_keep(
-                gateway, {"text": "wait", "sampling_params": LONG, "stream": True}
-            )
-            until(lambda: loads(gateway)["num_running_reqs"] == 1)
-        prompt = [7] * 7000 if phase == "prefill" else [7] * 8
-        params = {**LONG, "max_new_tokens": 1000}
-        leaver = post_and_keep(
-            gateway, {"input_ids": prompt, "sampling_params": params, "stream": stream}
-        )
-        key = "num_waiting_reqs" if phase == "queued" else "num_running_reqs"
-        until(lambda: loads(gateway)[key] == 1)
-        if phase == "decode":
-            until(lambda: internal_state(gateway)["generation_tokens_total"] > 2)
-        before = internal_state(gateway)
-        leaver.close()
-        until(lambda: loads(gateway)[key] == 0)
-        if blocker:
-            assert loads(gateway)["num_running_reqs"] == 1  # nobody else was harmed
-            blocker.close()
-        until(lambda: is_idle(gateway))
-        state = internal_state(gateway)
-        assert state["num_aborted_requests_total"] == (2 if blocker else 1)
-        assert state["num_used_tokens"] == 0
-        if phase == "prefill":
-            assert state["generation_tokens_total"] == 0
-        if phase == "decode":
-            grown = state["generation_tokens_total"] - before["generation_tokens_total"]
-            assert grown < 200  # of the 1,000 it asked for
+    until(lambda: is_idle(narrow))
+    status, reply, _ = call(f"{narrow.url}/flush_cache", method="POST", raw=b"")
+    assert status == 200, reply
+    start = internal_state(narrow)
+
+    def grown(name: str) -> float:
+        return internal_state(narrow)[name] - start[name]
+
+    blocker = None
+    if phase == "queued":
+        blocker = post_and_keep(narrow, {"text": "wait", "sampling_params": LONG, "stream": True})
+        until(lambda: loads(narrow)["num_running_reqs"] == 1)
+    prompt = [7] * 7000 if phase == "prefill" else [7] * 8
+    params = {**LONG, "max_new_tokens": 1000}
+    leaver = post_and_keep(
+        narrow, {"input_ids": prompt, "sampling_params": params, "stream": stream}
+    )
+    key = "num_waiting_reqs" if phase == "queued" else "num_running_reqs"
+    until(lambda: loads(narrow)[key] == 1)
+    if phase == "decode":
+        until(lambda: grown("generation_tokens_total") > 2)
+    before = internal_state(narrow)["generation_tokens_total"]
+    leaver.close()
+    until(lambda: loads(narrow)[key] == 0)
+    if blocker:
+        assert loads(narrow)["num_running_reqs"] == 1  # nobody else was harmed
+        blocker.close()
+    until(lambda: is_idle(narrow))
+    assert grown("num_aborted_requests_total") == (2 if blocker else 1)
+    state = internal_state(narrow)
+    assert state["num_used_tokens"] == 0
+    if phase == "prefill":
+        assert grown("generation_tokens_total") == 0
+    if phase == "decode":
+        assert state["generation_tokens_total"] - before < 200  # of the 1,000 it asked for
 
 
 def test_killed_worker_gives_an_error_event_and_the_next_request_goes_on(tmp_path) -> None:

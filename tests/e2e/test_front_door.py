@@ -4,6 +4,7 @@ import json
 import subprocess
 
 from tests.e2e import processes
+from tests.e2e.conftest import Pool
 from tests.e2e.processes import Server, call
 
 P = "Here are two tips for staying healthy: 1. Balanced Diet. 2. Regular Exercise."
@@ -48,7 +49,7 @@ def test_server_info_shows_live_cache_counters(server: Server) -> None:
     assert 0 < after["cache_hit_rate"] <= 1
 
 
-def test_the_front_door_answers_as_the_gateway_does(server: Server, tmp_path) -> None:
+def test_the_front_door_answers_as_the_gateway_does(server: Server, pool: Pool, tmp_path) -> None:
     """`--grpc-mode` behind `smg` and the server's own front door give the same answers."""
     asks = [
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0,
@@ -67,10 +68,7 @@ def test_the_front_door_answers_as_the_gateway_does(server: Server, tmp_path) ->
             return {k: stable(v) for k, v in value.items() if k not in volatile}
         return [stable(v) for v in value] if isinstance(value, list) else value
 
-    with (
-        processes.engine(tmp_path, "--dtype", "float32") as worker,
-        processes.gateway(tmp_path, [worker]) as gateway,
-    ):
+    with processes.gateway(tmp_path, pool.workers[:1]) as gateway:
         for path, body in asks:
             ours, theirs = (call(f"{s.url}{path}", body)[:2] for s in (server, gateway))
             assert stable(list(ours)) == stable(list(theirs)), path

@@ -7,12 +7,13 @@ tests/unit/srt/managers (B101, B105, B108); B171 is tests/e2e/test_tokenizer.py.
 """
 
 import json
+from collections.abc import Iterator
 
 import pytest
 
 from tests.e2e import processes
 from tests.e2e.conftest import Pool
-from tests.e2e.processes import call, events
+from tests.e2e.processes import Server, call, events
 
 CONTEXT = 8192
 
@@ -161,40 +162,57 @@ def test_b034_usage_is_the_same_streamed(pool: Pool) -> None:
         assert chunks[-1]["usage"]["completion_tokens"] == whole
 
 
-def test_b106_a_request_that_outgrows_the_pool_ends_alone(tmp_path) -> None:
+@pytest.fixture(scope="module")
+def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A gateway before a worker with a pool of 512 tokens."""
+    folder = tmp_path_factory.mktemp("tight")
     with (
-        processes.engine(tmp_path, "--max-total-tokens", "512") as worker,
-        processes.gateway(tmp_path, [worker]) as gateway,
+        processes.engine(folder, "--max-total-tokens", "512") as worker,
+        processes.gateway(folder, [worker]) as gateway,
     ):
+        yield gateway
+
+
+@pytest.fixture(scope="module", params=[1, 16], ids=["pages_of_1", "pages_of_16"])
+def short(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A gateway before a worker with a context of 256 tokens."""
+    folder = tmp_path_factory.mktemp("short")
+    flags = ["--context-length", "256", "--page-size", str(request.param)]
+    with (
+        processes.engine(folder, *flags) as worker,
+        processes.gateway(folder, [worker]) as gateway,
+    ):
+        yield gateway
+
+
+def test_b106_a_request_that_outgrows_the_pool_ends_alone(tight: Server) -> None:
+    body = {
+        "input_ids": [11] * 300,
+        "sampling_params": {"max_new_tokens": 1000, "ignore_eos": True},
+    }
+    status, reply, _ = call(f"{tight.url}/generate", body)
+    assert status == 200, reply
+    assert reply["meta_info"]["finish_reason"]["type"] == "length"
+    # 512 slots: 300 of the prompt, 212 of the answer; its last token needs none.
+    assert reply["meta_info"]["completion_tokens"] == 213
+    small = {"text": "hi", "sampling_params": {"max_new_tokens": 3}}
+    assert call(f"{tight.url}/generate", small)[0] == 200
+
+
+def test_b111_usage_of_the_pool_is_flat(tight: Server) -> None:
+    held = []
+    for number in range(120):
         body = {
-            "input_ids": [11] * 300,
-            "sampling_params": {"max_new_tokens": 1000, "ignore_eos": True},
+            "input_ids": [100 + number, *range(200, 240)],
+            "sampling_params": {"max_new_tokens": 2},
         }
-        status, reply, _ = call(f"{gateway.url}/generate", body)
-        assert status == 200, reply
-        assert reply["meta_info"]["finish_reason"]["type"] == "length"
-        # 512 slots: 300 of the prompt, 212 of the answer; its last token needs none.
-        assert reply["meta_info"]["completion_tokens"] == 213
-        small = {"text": "hi", "sampling_params": {"max_new_tokens": 3}}
-        assert call(f"{gateway.url}/generate", small)[0] == 200
-
-
-def test_b111_usage_of_the_pool_is_flat(tmp_path) -> None:
-    with (
-        processes.engine(tmp_path, "--max-total-tokens", "2048") as worker,
-        processes.gateway(tmp_path, [worker]) as gateway,
-    ):
-        held = []
-        for number in range(120):
-            body = {
-                "input_ids": [100 + number, *range(200, 240)],
-                "sampling_params": {"max_new_tokens": 2},
-            }
-            assert call(f"{gateway.url}/generate", body)[0] == 200
-            if number % 30 == 29:
-                state = call(f"{gateway.url}/server_info")[1]["internal_states"][0]
-                held.append(state["num_used_tokens"])
-        assert held == [0, 0, 0, 0]
+        assert call(f"{tight.url}/generate", body)[0] == 200
+        if number % 30 == 29:
+            state = call(f"{tight.url}/server_info")[1]["internal_states"][0]
+            held.append(state["num_used_tokens"])
+    assert held == [0, 0, 0, 0]
 
 
 def test_b112_the_second_turn_hits_where_ids_agree(pool: Pool) -> None:
@@ -289,25 +307,19 @@ def test_b135_tiny_temperatures_are_greedy(pool: Pool) -> None:
         assert got["choices"][0]["text"] == want
 
 
-@pytest.mark.parametrize("page_size", [1, 16])
-def test_b140_prompts_at_the_edge_of_the_context(tmp_path, page_size: int) -> None:
-    flags = ["--context-length", "256", "--page-size", str(page_size)]
-    with (
-        processes.engine(tmp_path, *flags) as worker,
-        processes.gateway(tmp_path, [worker]) as gateway,
-    ):
-        for length in (254, 255, 256, 257):
-            for new in (1, 5, None):
-                for _ in ("cold", "hit"):
-                    params = {"temperature": 0} | ({"max_new_tokens": new} if new else {})
-                    body = {"input_ids": [30] * length, "sampling_params": params}
-                    status, reply, _ = call(f"{gateway.url}/generate", body)
-                    fits = length + (new or 1) <= 256
-                    assert status == (200 if fits else 400), (length, new, reply)
-                    if fits:
-                        assert reply["meta_info"]["completion_tokens"] >= 1
-        state = call(f"{gateway.url}/server_info")[1]["internal_states"][0]
-        assert state["num_used_tokens"] == 0
+def test_b140_prompts_at_the_edge_of_the_context(short: Server) -> None:
+    for length in (254, 255, 256, 257):
+        for new in (1, 5, None):
+            for _ in ("cold", "hit"):
+                params = {"temperature": 0} | ({"max_new_tokens": new} if new else {})
+                body = {"input_ids": [30] * length, "sampling_params": params}
+                status, reply, _ = call(f"{short.url}/generate", body)
+                fits = length + (new or 1) <= 256
+                assert status == (200 if fits else 400), (length, new, reply)
+                if fits:
+                    assert reply["meta_info"]["completion_tokens"] >= 1
+    state = call(f"{short.url}/server_info")[1]["internal_states"][0]
+    assert state["num_used_tokens"] == 0
 
 
 @pytest.mark.parametrize(
@@ -356,22 +368,18 @@ def test_b146_old_tool_calls_do_not_stop_a_conversation(pool: Pool, arguments) -
         assert "messages" in json.dumps(reply)
 
 
-def test_b148_without_max_tokens_a_long_prompt_runs_to_the_end(tmp_path) -> None:
-    with (
-        processes.engine(tmp_path, "--context-length", "256") as worker,
-        processes.gateway(tmp_path, [worker]) as gateway,
-    ):
-        words = "go " * 200
-        base = {
-            "messages": [{"role": "user", "content": words}],
-            "ignore_eos": True,
-            "temperature": 0,
-        }
-        first = call(f"{gateway.url}/v1/chat/completions", {**base, "max_tokens": 1})[1]
-        reply = call(f"{gateway.url}/v1/chat/completions", base)[1]
-        assert reply["choices"][0]["finish_reason"] == "length"
-        assert reply["usage"]["total_tokens"] == 256
-        assert reply["usage"]["prompt_tokens"] == first["usage"]["prompt_tokens"]
+def test_b148_without_max_tokens_a_long_prompt_runs_to_the_end(short: Server) -> None:
+    words = "go " * 200
+    base = {
+        "messages": [{"role": "user", "content": words}],
+        "ignore_eos": True,
+        "temperature": 0,
+    }
+    first = call(f"{short.url}/v1/chat/completions", {**base, "max_tokens": 1})[1]
+    reply = call(f"{short.url}/v1/chat/completions", base)[1]
+    assert reply["choices"][0]["finish_reason"] == "length"
+    assert reply["usage"]["total_tokens"] == 256
+    assert reply["usage"]["prompt_tokens"] == first["usage"]["prompt_tokens"]
 
 
 def test_b175_a_chat_ends_at_its_turn(pool: Pool) -> None:
