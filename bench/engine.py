@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from bench.rows import Row, write
 from tests.e2e import processes
@@ -61,8 +62,9 @@ class Ours:
     def __init__(self, server: processes.Server) -> None:
         self.url = server.url
 
-    def seconds(self, ids: list[list[int]], new: int) -> float:
-        params = {"temperature": 0, "max_new_tokens": new, "ignore_eos": True}
+    def seconds(self, ids: list[list[int]], new: int, **more: Any) -> float:
+        """Of one batch of so many new tokens each; `more` are sampling parameters."""
+        params = {"temperature": 0, "max_new_tokens": new, "ignore_eos": True, **more}
         start = time.perf_counter()
         status, reply, _ = processes.call(
             f"{self.url}/generate", {"input_ids": ids, "sampling_params": params}

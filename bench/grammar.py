@@ -3,10 +3,9 @@
 import json
 import random
 import tempfile
-import time
 from pathlib import Path
 
-from bench.engine import DECODE_TOKENS, PROMPT, THREADS, fresh
+from bench.engine import DECODE_TOKENS, PROMPT, THREADS, Ours, fresh
 from bench.rows import Row, write
 from tests.e2e import processes
 
@@ -24,21 +23,7 @@ SCHEMA = {
     },
     "minItems": DECODE_TOKENS,
 }
-
-
-def seconds(url: str, ids: list[list[int]], new: int, constrained: bool) -> float:
-    """Of one batch of so many new tokens each."""
-    params = {"temperature": 0, "max_new_tokens": new, "ignore_eos": True}
-    if constrained:
-        params["json_schema"] = json.dumps(SCHEMA)
-    start = time.perf_counter()
-    status, reply, _ = processes.call(
-        f"{url}/generate", {"input_ids": ids, "sampling_params": params}
-    )
-    took = time.perf_counter() - start
-    assert status == 200, reply
-    assert all(r["meta_info"]["completion_tokens"] == new for r in reply)
-    return took
+SIDES = {"free": {}, "ours": {"json_schema": json.dumps(SCHEMA)}}
 
 
 def throughput() -> list[Row]:
@@ -52,12 +37,13 @@ def throughput() -> list[Row]:
             env = {"OMP_NUM_THREADS": str(THREADS)}
             flags = ("--dtype", "float32", "--grammar-backend", backend)
             with processes.front_door(Path(scratch), *flags, env=env) as server:
+                side = Ours(server)
                 for repeat in range(REPEATS + 1):
-                    for who, constrained in (("free", False), ("ours", True)):
+                    for who, constraint in SIDES.items():
                         ids = fresh(STREAMS, PROMPT, dice)
-                        short = seconds(server.url, ids, 1, constrained)
+                        short = side.seconds(ids, 1, **constraint)
                         ids = fresh(STREAMS, PROMPT, dice)
-                        long = seconds(server.url, ids, 1 + DECODE_TOKENS, constrained)
+                        long = side.seconds(ids, 1 + DECODE_TOKENS, **constraint)
                         if repeat:
                             row.add(who, STREAMS * DECODE_TOKENS / (long - short))
             print(f"{row.name}: {row.ratio('free'):.2f}× free ones", flush=True)

@@ -3,7 +3,7 @@
 import sys
 
 from sglang.benchmark.offline_throughput import main
-from sglang.cli.output import may_go_unread
+from sglang_router.output import may_go_unread
 
 if __name__ == "__main__":
     with may_go_unread():

@@ -2,9 +2,9 @@
 
 import sys
 
-from sglang.cli.output import may_go_unread
 from sglang.srt import plugins
 from sglang.srt.entrypoints.launch import main
+from sglang_router.output import may_go_unread
 
 if __name__ == "__main__":
     plugins.load_plugins()  # first, so that hooks on the options' parser and class count

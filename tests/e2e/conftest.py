@@ -55,6 +55,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
+@pytest.fixture(scope="session", params=["xgrammar", "llguidance"])
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A front door with each of the built-in grammar backends."""
+    with processes.front_door(
+        tmp_path_factory.mktemp("log"), "--grammar-backend", request.param, "--dtype", "float32"
+    ) as server:
+        yield server
+
+
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
     return tmp_path

@@ -27,16 +27,6 @@ PERSON = {
 }
 
 
-@pytest.fixture(scope="module", params=["xgrammar", "llguidance"])
-def served(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
-    with processes.front_door(
-        tmp_path_factory.mktemp("log"), "--grammar-backend", request.param, "--dtype", "float32"
-    ) as server:
-        yield server
-
-
 def asked(
     server: Server, text: str = "Answer:", n: int = 1, **params: Any
 ) -> list[tuple[str, str]]:

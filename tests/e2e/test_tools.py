@@ -4,13 +4,11 @@ The ids in the names of tests are reports of ../shared/cases/public-reports.md.
 """
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 import pytest
 
-from tests.e2e import processes
 from tests.e2e.processes import Server, call, events
 
 Call = tuple[str, Any]  # name, arguments
@@ -47,16 +45,6 @@ TOOLS = [
     for name, schema in PARAMETERS.items()
 ]
 NAMED = {"type": "function", "function": {"name": "tree"}}
-
-
-@pytest.fixture(scope="module", params=["xgrammar", "llguidance"])
-def served(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
-    with processes.front_door(
-        tmp_path_factory.mktemp("log"), "--grammar-backend", request.param, "--dtype", "float32"
-    ) as server:
-        yield server
 
 
 def body(choice: Any, **more: Any) -> dict[str, Any]:

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from sglang.cli import bench, completions, config, download, plugins, serve
-from sglang.cli.output import may_go_unread
 from sglang.version import __version__
+from sglang_router.output import may_go_unread
 
 USAGE_ERROR = 2
 

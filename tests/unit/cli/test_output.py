@@ -2,7 +2,7 @@
 
 import pytest
 
-from sglang.cli.output import may_go_unread
+from sglang_router.output import may_go_unread
 from tests.unread_output import run_unread
 
 COMMANDS = {
@@ -22,7 +22,7 @@ def test_command_that_nobody_reads_ends_quietly(command: str, unbuffered: bool) 
 
 def test_exit_code_is_kept() -> None:
     code = (
-        "import sys; from sglang.cli.output import may_go_unread\n"
+        "import sys; from sglang_router.output import may_go_unread\n"
         "with may_go_unread(): print('x'); sys.exit(3)"
     )
     ended = run_unread(["-c", code], unbuffered=False)

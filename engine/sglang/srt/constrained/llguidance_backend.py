@@ -12,7 +12,7 @@ from sglang.srt.constrained.json_schema_rules import GUIDANCE_RULES
 from sglang.srt.constrained.limits import GrammarLimits
 from sglang.srt.constrained.probed_backend import ProbedBackend, in_small_stack, payload_of
 from sglang.srt.constrained.structural_tags import LarkWriter, with_options
-from sglang.srt.constrained.token_mask import BitmaskGrammar, TokenRows
+from sglang.srt.constrained.token_mask import BitmaskGrammar
 from sglang.srt.constrained.vocabulary import TokenVocabulary
 
 if TYPE_CHECKING:
@@ -29,15 +29,7 @@ BYTES_OF_A_STATE = 2048  # of the library's lexer
 class GuidanceGrammar(BitmaskGrammar):
     """A matcher and all that its lexer has built."""
 
-    def __init__(
-        self,
-        matcher: "LLMatcher",
-        rows: TokenRows,
-        memory_bytes: int,
-        grammar_stats: GrammarStats,
-    ) -> None:
-        super().__init__(rows, memory_bytes, grammar_stats)
-        self._matcher = matcher
+    _matcher: "LLMatcher"
 
     def _accept(self, token: int) -> None:
         if not self._matcher.consume_token(token):
@@ -53,9 +45,8 @@ class GuidanceGrammar(BitmaskGrammar):
     def _is_exhausted(self) -> bool:
         return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
 
-    def _fork(self, grammar_stats: GrammarStats) -> "GuidanceGrammar":
-        matcher = self._matcher.deep_copy()
-        return GuidanceGrammar(matcher, self._rows, self.memory_bytes, grammar_stats)
+    def _fork(self) -> "LLMatcher":
+        return self._matcher.deep_copy()
 
     def _fill(self, row: "torch.Tensor") -> None:
         if self._is_exhausted():

@@ -39,8 +39,12 @@ class BitmaskGrammar(BaseGrammarObject):
     logits are.
     """
 
-    def __init__(self, rows: TokenRows, memory_bytes: int, grammar_stats: GrammarStats) -> None:
+    def __init__(
+        self, matcher: Any, rows: TokenRows, memory_bytes: int, grammar_stats: GrammarStats
+    ) -> None:
+        """`matcher` is the library's own state; all else is shared by copies."""
         super().__init__()
+        self._matcher = matcher
         self.memory_bytes = memory_bytes
         self.grammar_stats: GrammarStats = grammar_stats
         self._rows = rows
@@ -69,7 +73,7 @@ class BitmaskGrammar(BaseGrammarObject):
 
     def copy(self) -> "BitmaskGrammar":
         stats = replace(self.grammar_stats, is_cache_hit=True, tree_traversal_time=[])
-        copied = self._fork(stats)
+        copied = type(self)(self._fork(), self._rows, self.memory_bytes, stats)
         copied._num_ends = self._num_ends
         return copied
 
@@ -95,7 +99,8 @@ class BitmaskGrammar(BaseGrammarObject):
         """Whether the answer is complete and cannot go on."""
         raise NotImplementedError
 
-    def _fork(self, grammar_stats: GrammarStats) -> "BitmaskGrammar":
+    def _fork(self) -> Any:
+        """A matcher of its own for another answer."""
         raise NotImplementedError
 
     def _fill(self, row: "torch.Tensor") -> None:

@@ -10,7 +10,7 @@ from sglang.srt.constrained.constraint_text import NO_TEXT, prepared_text
 from sglang.srt.constrained.limits import GrammarLimits, too_big
 from sglang.srt.constrained.probed_backend import ProbedBackend, in_small_stack, payload_of
 from sglang.srt.constrained.structural_tags import Format
-from sglang.srt.constrained.token_mask import BitmaskGrammar, TokenRows, row_of
+from sglang.srt.constrained.token_mask import BitmaskGrammar, row_of
 from sglang.srt.constrained.vocabulary import TokenVocabulary
 from sglang.srt.constrained.xgrammar_schema import XGRAMMAR_RULES
 
@@ -29,15 +29,7 @@ _PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
 class XGrammarGrammar(BitmaskGrammar):
     """A matcher over a compiled grammar, which is shared and never changes."""
 
-    def __init__(
-        self,
-        matcher: "GrammarMatcher",
-        rows: TokenRows,
-        memory_bytes: int,
-        grammar_stats: GrammarStats,
-    ) -> None:
-        super().__init__(rows, memory_bytes, grammar_stats)
-        self._matcher = matcher
+    _matcher: "GrammarMatcher"
 
     def _accept(self, token: int) -> None:
         if not self._matcher.accept_token(token):
@@ -56,8 +48,8 @@ class XGrammarGrammar(BitmaskGrammar):
         self._fill(row)
         return not bool((row & ~self._rows.ends).any())
 
-    def _fork(self, grammar_stats: GrammarStats) -> "XGrammarGrammar":
-        return XGrammarGrammar(self._matcher.fork(), self._rows, self.memory_bytes, grammar_stats)
+    def _fork(self) -> "GrammarMatcher":
+        return self._matcher.fork()
 
     def _fill(self, row: "torch.Tensor") -> None:
         if self._matcher.fill_next_token_bitmask(row):

@@ -22,11 +22,6 @@ class FilledMask:
     reqs: list[Req]
     mask: Any  # in the form of the backend; None: it could not be made
 
-    def describes(self, reqs: Sequence[Req]) -> bool:
-        return len(reqs) == len(self.reqs) and all(
-            a is b for a, b in zip(reqs, self.reqs, strict=False)
-        )
-
 
 class GrammarMasks:
     """Fills the masks of a pass in a thread of its own while the model computes.
@@ -55,7 +50,7 @@ class GrammarMasks:
         # logits: [batch_size, vocab]
         begun, self._begun = self._begun, None
         filled = begun.result() if begun is not None else None
-        if filled is None or not filled.describes(reqs):
+        if filled is None or filled.reqs != list(reqs):
             filled = fill_masks(reqs, logits.shape[1], logits.device)
         if filled.mask is None:
             return
