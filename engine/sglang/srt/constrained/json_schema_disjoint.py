@@ -6,7 +6,8 @@ from typing import Any
 
 from sglang.srt.constrained.json_schema_values import TYPES, has_type, types_of
 
-MOST_STEPS = 20_000  # of one proof
+MOST_STEPS = 20_000  # of all proofs for a schema, which are made while others wait
+CHEAPER = 4  # values or names that cost as much as one step
 MOST_DEPTH = 12
 
 Resolve = Callable[[str], Any]
@@ -18,10 +19,10 @@ class Disjointness:
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve
         self._steps = 0
+        self._keys: dict[int, frozenset[str]] = {}  # of the values of each schema that lists them
 
     def of_all(self, options: list[Any]) -> bool:
         """Whether each two of them are."""
-        self._steps = 0
         return all(self._are(a, b, 0) for i, a in enumerate(options) for b in options[i + 1 :])
 
     def _are(self, a: Any, b: Any, depth: int) -> bool:
@@ -40,20 +41,25 @@ class Disjointness:
                 if options and all(self._are(option, that, depth + 1) for option in options):
                     return True
             values = _values(this)
-            if values is not None and not any(self._may_have(that, value) for value in values):
+            if values is not None and not self._may_have_any(that, values):
                 return True
         common = _common_types(a, b)
         return all(self._are_within(a, b, type_name, depth) for type_name in common)
 
-    def _may_have(self, node: Any, value: Any) -> bool:
-        """False only if the schema excludes the value."""
-        if not has_type(value, types_of(node)):
-            return False
-        values = _values(node)
-        if values is None:
-            return True
-        wanted = _key(value)
-        return any(_key(each) == wanted for each in values)
+    def _may_have_any(self, node: Any, values: list[Any]) -> bool:
+        """False only if the schema excludes all these values."""
+        self._steps += len(values) // CHEAPER
+        types = types_of(node)
+        typed = [value for value in values if has_type(value, types)]
+        if not typed or _values(node) is None:
+            return bool(typed)
+        known = self._keys_of(node)
+        return any(_key(value) in known for value in typed)
+
+    def _keys_of(self, node: Any) -> frozenset[str]:
+        if id(node) not in self._keys:
+            self._keys[id(node)] = frozenset(map(_key, _values(node) or ()))
+        return self._keys[id(node)]
 
     def _are_within(self, a: Any, b: Any, type_name: str, depth: int) -> bool:
         """Whether they exclude each other among the values of one type."""
@@ -69,6 +75,7 @@ class Disjointness:
 
     def _are_objects(self, a: Any, b: Any, depth: int) -> bool:
         """By a property that `a` requires, and whose values in `b` are others or none."""
+        self._steps += len(a.get("required", ())) // CHEAPER
         ours, theirs = a.get("properties", {}), b.get("properties", {})
         for name in a.get("required", ()):
             if name in theirs:

@@ -3,6 +3,7 @@
 import datetime
 import json
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -316,6 +317,36 @@ def test_long_schemas_take_linear_time(name: str) -> None:
         check_schema(json.dumps({**many, "required": list(many["properties"])}), RULES[name])
         is None
     )
+
+
+def one_of(*options: Any) -> dict[str, Any]:
+    return {"oneOf": list(options)}
+
+
+def test_values_are_told_apart_in_linear_time() -> None:
+    schema = one_of({"enum": list(range(8000))}, {"enum": list(range(-8000, 0))})
+    begin = time.process_time()
+    assert check_schema(json.dumps(schema), GUIDANCE_RULES) is None
+    assert time.process_time() - begin < 2  # pair by pair it takes minutes
+    schema["oneOf"][1]["enum"].append(7.0)
+    assert "`oneOf`" in (check_schema(json.dumps(schema), GUIDANCE_RULES) or "")
+
+
+def test_proofs_that_take_too_many_steps_together_are_given_up() -> None:
+    halves = [{"anyOf": [{"const": 2 * i + odd} for i in range(60)]} for odd in (0, 1)]
+    choice = one_of({"$ref": "#/$defs/even"}, {"$ref": "#/$defs/odd"})
+
+    def why(num_choices: int) -> str | None:
+        schema = {
+            "$defs": {"even": halves[0], "odd": halves[1]},
+            "properties": {f"p{i}": choice for i in range(num_choices)},
+        }
+        return check_schema(json.dumps(schema), GUIDANCE_RULES)
+
+    assert why(3) is None
+    begin = time.process_time()
+    assert "at `/properties/p" in (why(400) or "")
+    assert time.process_time() - begin < 2  # all of them would take half a minute
 
 
 def test_what_is_unreachable_is_not_judged() -> None:
