@@ -73,6 +73,17 @@ def test_a_batch_mixes_constraints_with_free_answers(plugged: Server) -> None:
     assert all(replies[2::3])
 
 
+def test_a_model_may_reason_before_its_constraint(plugged: Server) -> None:
+    body = {**constrained(DIGITS, max_new_tokens=200, temperature=0), "require_reasoning": True}
+    for _ in range(2):  # compiled, then from the cache
+        status, reply, _ = call(f"{plugged.url}/generate", body)
+        assert status == 200, reply
+        sentence, answer = reply["text"].split(".", 1)
+        assert any(letter.isalpha() for letter in sentence)
+        assert answer.isdigit() and len(answer) == 6
+        assert reply["meta_info"]["finish_reason"]["type"] == "stop"
+
+
 def test_chat_takes_the_regex_too(plugged: Server) -> None:
     status, reply, _ = call(
         f"{plugged.url}/v1/chat/completions",

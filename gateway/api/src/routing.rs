@@ -35,6 +35,8 @@ pub struct Routing {
     pub custom_logit_processor: Option<String>,
     /// The name of an adapter; the model itself without one.
     pub lora_path: Option<String>,
+    /// Whether the model reasons before its constraint begins.
+    pub require_reasoning: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -46,6 +48,7 @@ pub(crate) struct RoutingFields {
     routing_key: Option<String>,
     custom_logit_processor: Option<OneOrMany<TextOrNull>>,
     lora_path: Option<OneOrMany<TextOrNull>>,
+    require_reasoning: Option<bool>,
 }
 
 /// An entry of a list that may leave some prompts out.
@@ -112,6 +115,7 @@ impl Routing {
             routing.lora_path = adapter.0.filter(|name| !name.is_empty());
             routing.session = session;
             routing.priority = fields.priority;
+            routing.require_reasoning = fields.require_reasoning.unwrap_or_default();
             routing.routing_key.clone_from(&routing_key);
         }
         Ok(all)

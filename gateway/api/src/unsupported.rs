@@ -90,7 +90,6 @@ const GENERATE: &[Unsupported] = &[
     // They belong into `sampling_params`.
     refused("custom_params"),
     refused("background"),
-    refused("require_reasoning"),
     refused("max_thinking_tokens"),
     refused("mm_hashes"),
     refused("max_dynamic_patch"),

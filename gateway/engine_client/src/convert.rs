@@ -44,7 +44,7 @@ pub(crate) fn generate_request(spec: GenerateSpec) -> wire::GenerateRequest {
         data_parallel_rank: spec.data_parallel_rank.map(saturating_i32),
         // A stream is what lets the gateway end a generation early.
         stream: true,
-        require_reasoning: false,
+        require_reasoning: spec.require_reasoning,
         priority: spec.priority,
         extra_key: spec.extra_key,
         cache_salt: spec.cache_salt,

@@ -31,6 +31,8 @@ pub struct GenerateSpec {
     pub session: Option<Session>,
     /// A serialized processor that the engine runs on the logits; empty = none.
     pub custom_logit_processor: String,
+    /// Whether the model reasons before its constraint begins.
+    pub require_reasoning: bool,
     pub data_parallel_rank: Option<u32>,
     /// From the call to its last message; sent as `grpc-timeout` and kept on this side too.
     pub timeout: Option<Duration>,
@@ -55,6 +57,7 @@ impl Default for GenerateSpec {
             routing_key: None,
             session: None,
             custom_logit_processor: String::new(),
+            require_reasoning: false,
             data_parallel_rank: None,
             timeout: None,
             trace: Vec::new(),

@@ -88,6 +88,7 @@ async fn the_worker_is_told_what_is_continued_and_by_which_id_the_turn_is_known(
     let first = first.body_json()["meta_info"]["id"].as_str().unwrap().to_owned();
     let more = json!({
         "text": "hi", "rid": "second", "routing_key": "own", "priority": -2, "custom_logit_processor": "{}",
+        "require_reasoning": true,
         "sampling_params": {"custom_params": {"budget": 3}},
         "session_params": {"id": "talk", "rid": first, "offset": 2, "replace": true, "drop_previous_output": true}
     });
@@ -120,6 +121,7 @@ async fn the_worker_is_told_what_is_continued_and_by_which_id_the_turn_is_known(
         (two.priority, two.custom_logit_processor.as_str()),
         (Some(-2), "{}")
     );
+    assert!(!one.require_reasoning && two.require_reasoning);
     let cut = two.session.as_ref().unwrap();
     assert_eq!((cut.rid.as_deref(), cut.offset), (Some(first.as_str()), Some(2)));
     assert!(cut.replace && cut.drop_previous_output);

@@ -75,7 +75,9 @@ class BaseGrammarObject:
         return self
 
     def allocate_vocab_mask(self, vocab_size: int, batch_size: int, device: Any) -> "torch.Tensor":
-        """A mask for a batch, in whatever form `apply_vocab_mask` takes."""
+        """A mask for a batch, in whatever form `apply_vocab_mask` takes; it allows everything in a
+        row that is not filled.
+        """
         return self.allocate_token_mask(vocab_size, batch_size, device)
 
     def allocate_token_mask(self, vocab_size: int, batch_size: int, device: Any) -> "torch.Tensor":

@@ -167,7 +167,7 @@ class GrammarManager:
             if not isinstance(grammar, NeverCompiled):
                 self._remember(key, grammar)
             for req in compilation.reqs:
-                req.grammar = _copy(grammar)
+                req.grammar = _checked(req, _copy(grammar, req.require_reasoning))
         ready = (
             self._agreed()
             if self._agreement is not None and self.grammar_queue
@@ -214,16 +214,18 @@ class GrammarManager:
         if key not in self._backend.cache and len(self._compiling) >= self._limits.num_compiling:
             req.grammar = NeverCompiled(f"{len(self._compiling)} others are compiled; try it later")
             return None
-        found = self._look_up(key)
+        found = self._look_up(key, req.require_reasoning)
         if not isinstance(found, Future):
-            req.grammar = found
+            req.grammar = _checked(req, found)
             return None
         self._compiling[key] = compilation = _Compilation(found, self._clock())
         return compilation
 
-    def _look_up(self, key: GrammarKey) -> "BaseGrammarObject | Future[BaseGrammarObject | None]":
+    def _look_up(
+        self, key: GrammarKey, require_reasoning: bool
+    ) -> "BaseGrammarObject | Future[BaseGrammarObject | None]":
         try:
-            found, is_hit = self._backend.get_cached_or_future_value(key, require_reasoning=False)
+            found, is_hit = self._backend.get_cached_or_future_value(key, require_reasoning)
             self.counters.num_cache_hits += bool(is_hit)
         except Exception as error:
             logger.exception("The grammar backend failed to look up a %s constraint", key[0])
@@ -291,7 +293,7 @@ class GrammarManager:
         """For what had not begun when other threads took over."""
         for key, compilation in self._compiling.items():
             if compilation.future.cancelled():
-                found = self._look_up(key)
+                found = self._look_up(key, require_reasoning=False)
                 if not isinstance(found, Future):
                     known: Future[BaseGrammarObject | None] = Future()
                     known.set_result(found)
@@ -331,11 +333,23 @@ def _opinion(req: Req) -> Opinion:
     return Opinion(State.NEVER_COMPILED if never else State.REFUSED, grammar.error_message)
 
 
-def _copy(grammar: BaseGrammarObject) -> BaseGrammarObject:
+def _checked(req: Req, grammar: BaseGrammarObject) -> BaseGrammarObject:
+    """The grammar, unless the model shall reason first and the grammar knows nothing of that."""
+    knows = type(grammar).maybe_init_reasoning is not BaseGrammarObject.maybe_init_reasoning
+    if not req.require_reasoning or knows or isinstance(grammar, InvalidGrammarObject):
+        return grammar
+    return InvalidGrammarObject(
+        "require_reasoning is true, and this engine's grammar backend lets no model reason before "
+        "its constraint; leave require_reasoning out, or start the engine with a backend that is "
+        "wrapped in a ReasonerGrammarBackend"
+    )
+
+
+def _copy(grammar: BaseGrammarObject, require_reasoning: bool) -> BaseGrammarObject:
     """A state of its own for one answer."""
     try:
         copied = grammar.copy()
-        copied.maybe_init_reasoning(False)
+        copied.maybe_init_reasoning(require_reasoning)
     except Exception as error:
         logger.exception("A grammar cannot be copied")
         return _invalid(error)

@@ -73,9 +73,7 @@ class ReasonerGrammarObject(BaseGrammarObject):
         return self.grammar.allocate_vocab_mask(vocab_size, batch_size, device)
 
     def fill_vocab_mask(self, vocab_mask: "torch.Tensor", idx: int) -> None:
-        if self._is_reasoning:
-            self.grammar.reset_vocab_mask(vocab_mask[idx : idx + 1])
-        else:
+        if not self._is_reasoning:
             self.grammar.fill_vocab_mask(vocab_mask, idx)
 
     def try_jump_forward(self, tokenizer: Any) -> tuple[list[int], str] | None:

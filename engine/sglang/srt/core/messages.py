@@ -47,6 +47,7 @@ class GenerateInput(msgspec.Struct, tag="generate", kw_only=True, omit_defaults=
     session: SessionRef | None = None
     answer_index: int = 0
     custom_logit_processor: str | None = None  # a registered name, or an uploaded class
+    require_reasoning: bool = False  # the constraint, if any, begins after the reasoning
     deadline: float | None = None  # time.monotonic() of this machine
 
 

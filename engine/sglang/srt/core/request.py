@@ -42,6 +42,7 @@ class Req:
     adapter: Adapter | None = None
     routing_key: str | None = None
     session_id: str | None = None
+    require_reasoning: bool = False
     deadline: float | None = None
 
     state: RequestState = RequestState.WAITING

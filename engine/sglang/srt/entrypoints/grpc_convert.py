@@ -45,6 +45,7 @@ def generate_inputs(
         routing_key=request.routing_key if request.HasField("routing_key") else None,
         session=_session(request),
         custom_logit_processor=request.custom_logit_processor or None,
+        require_reasoning=request.require_reasoning,
         deadline=deadline,
     )
     return answer_inputs(

@@ -72,6 +72,7 @@ def admit(request: GenerateInput, limits: Limits, priority: PriorityConfig = NO_
         adapter=_adapter(request),
         routing_key=request.routing_key,
         session_id=request.session.id if request.session is not None else None,
+        require_reasoning=request.require_reasoning,
         deadline=request.deadline,
         answer_index=request.answer_index,
     )

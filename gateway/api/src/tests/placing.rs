@@ -23,13 +23,14 @@ fn of_all(field: &str) -> [Routing; 3] {
 
 #[test]
 fn every_generating_endpoint_takes_what_places_a_request() {
-    let field = r#""priority":-3,"routing_key":"tenant","custom_logit_processor":"{}",
+    let field = r#""priority":-3,"routing_key":"tenant","custom_logit_processor":"{}","require_reasoning":true,
         "session_params":{"id":"s","rid":"r","offset":4,"replace":true,"drop_previous_output":true}"#;
     for routing in of_all(field) {
         let expected = Routing {
             priority: Some(-3),
             routing_key: Some("tenant".to_owned()),
             custom_logit_processor: Some("{}".to_owned()),
+            require_reasoning: true,
             session: Some(SessionParams {
                 rid: Some("r".to_owned()),
                 offset: Some(4),
@@ -49,7 +50,7 @@ fn every_generating_endpoint_takes_what_places_a_request() {
 #[test]
 fn a_value_that_asks_for_nothing_is_none() {
     for routing in of_all(
-        r#""priority":null,"routing_key":"","custom_logit_processor":"","session_params":null,"session_id":"""#,
+        r#""priority":null,"routing_key":"","custom_logit_processor":"","require_reasoning":null,"session_params":null,"session_id":"""#,
     ) {
         assert_eq!(routing, Routing::default());
     }
@@ -99,6 +100,11 @@ fn what_is_wrong_about_a_place_is_named() {
         (r#""priority":3000000000"#, "priority", "whole number"),
         (r#""priority":"high""#, "priority", "got string \"high\""),
         (r#""routing_key":7"#, "routing_key", "string"),
+        (
+            r#""require_reasoning":"yes""#,
+            "require_reasoning",
+            "true or false",
+        ),
         (r#""routing_key":"a\u0000b""#, "routing_key", "printable"),
         (r#""session_params":"s""#, "session_params", "an object"),
         (r#""session_params":{}"#, "session_params.id", "required"),

@@ -64,6 +64,7 @@ fn full_spec() -> GenerateSpec {
             drop_previous_output: true,
         }),
         custom_logit_processor: "{\"callable\": \"x\"}".to_owned(),
+        require_reasoning: true,
         data_parallel_rank: Some(0),
         timeout: None,
         trace: Vec::new(),

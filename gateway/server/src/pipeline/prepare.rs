@@ -379,6 +379,7 @@ fn prompt(
         routing_key: wish.routing.routing_key,
         session: wish.routing.session.map(session_of),
         custom_logit_processor: wish.routing.custom_logit_processor.unwrap_or_default(),
+        require_reasoning: wish.routing.require_reasoning,
         trace: trace.to_vec(),
         ..GenerateSpec::default()
     };

@@ -56,6 +56,12 @@ def request(rid: str, **constraint: str) -> Req:
     return Req(rid, [1, 2], SamplingParams(**constraint))  # type: ignore[arg-type]
 
 
+def thinking(rid: str) -> Req:
+    req = request(rid, regex="x")
+    req.require_reasoning = True
+    return req
+
+
 def test_keys_are_kind_and_text() -> None:
     assert grammar_key(SamplingParams()) is None
     assert grammar_key(SamplingParams(json_schema="{}")) == ("json", "{}")
@@ -84,6 +90,45 @@ def test_equal_constraints_share_a_compilation_and_no_state() -> None:
     later = request("d", regex="x")
     assert not manager.process_req_with_grammar(later)
     assert later.grammar not in (None, first.grammar, second.grammar)
+
+
+class Thinking(Grammar):
+    thinks = False
+
+    def maybe_init_reasoning(self, reasoning: bool) -> None:
+        self.thinks = reasoning
+
+    def copy(self) -> "Thinking":
+        return Thinking()
+
+
+def test_each_request_says_whether_its_model_reasons_first() -> None:
+    backend = HandBackend()
+    manager = GrammarManager(backend)
+    reasons, answers = thinking("a"), request("b", regex="x")
+    for req in (reasons, answers):
+        assert manager.process_req_with_grammar(req)
+    backend.futures["regex", "x"].set_result(Thinking())
+    assert manager.get_ready_grammar_requests() == [reasons, answers]
+    assert [req.grammar.thinks for req in (reasons, answers)] == [True, False]
+    for req, expected in ((thinking("c"), True), (request("d", regex="x"), False)):
+        assert not manager.process_req_with_grammar(req)  # from the cache
+        assert req.grammar.thinks is expected
+
+
+def test_a_grammar_that_knows_no_reasoning_is_refused_to_a_request_that_requires_it() -> None:
+    backend = HandBackend()
+    manager = GrammarManager(backend)
+    first, second, plain = thinking("a"), thinking("b"), request("c", regex="x")
+    assert manager.process_req_with_grammar(first)
+    backend.futures["regex", "x"].set_result(Grammar())
+    assert manager.get_ready_grammar_requests() == [first]
+    assert manager.process_req_with_grammar(second)  # from the cache
+    assert manager.get_ready_grammar_requests() == [second]
+    for req in (first, second):
+        assert "leave require_reasoning out" in why_invalid(req).message
+    assert not manager.process_req_with_grammar(plain)
+    assert isinstance(plain.grammar, Grammar)
 
 
 def test_what_does_not_compile_is_invalid_now_and_later() -> None:

@@ -52,10 +52,6 @@ class Counting(BaseGrammarObject):
         vocab_mask[idx, self.count] = True
 
     @staticmethod
-    def reset_vocab_mask(vocab_mask: torch.Tensor) -> None:
-        vocab_mask.fill_(True)
-
-    @staticmethod
     def move_vocab_mask(vocab_mask: torch.Tensor, device: str) -> torch.Tensor:
         return vocab_mask.to(device)
 
@@ -82,7 +78,6 @@ def reasoning() -> ReasonerGrammarObject:
 
 def allowed(grammar: BaseGrammarObject) -> list[int]:
     mask = grammar.allocate_vocab_mask(VOCAB, 2, "cpu")
-    mask[1] = False
     grammar.fill_vocab_mask(mask, 1)
     logits = torch.zeros(2, VOCAB)
     grammar.apply_vocab_mask(logits, grammar.move_vocab_mask(mask, "cpu"))
