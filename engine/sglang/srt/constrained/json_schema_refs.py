@@ -1,6 +1,7 @@
 """Where `$ref` points, and whether what it leads to ever ends."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -26,6 +27,16 @@ def local_ref(ref: str, root: Any, pointer: str) -> str:
 
 def resolve(ref: str, root: Any, pointer: str) -> Any:
     """The schema that a local reference names."""
+    found = find(ref, root)
+    if not isinstance(found, dict | bool):
+        raise SchemaRefused(
+            step(pointer, "$ref"), f"`$ref` {ref!r} points to nothing; define it under `$defs`"
+        )
+    return found
+
+
+def find(ref: str, root: Any) -> Any:
+    """Whatever stands where a local reference points; None: nothing does."""
     found = root
     for part in ref.removeprefix("#").split("/")[1:]:
         key = unquote(part).replace("~1", "/").replace("~0", "~")
@@ -34,12 +45,7 @@ def resolve(ref: str, root: Any, pointer: str) -> Any:
         elif isinstance(found, list) and key.isascii() and key.isdigit() and int(key) < len(found):
             found = found[int(key)]
         else:
-            found = None
-            break
-    if not isinstance(found, dict | bool):
-        raise SchemaRefused(
-            step(pointer, "$ref"), f"`$ref` {ref!r} points to nothing; define it under `$defs`"
-        )
+            return None
     return found
 
 
@@ -55,8 +61,9 @@ class Endings:
     what `$ref` names, and one of each `anyOf`.
     """
 
-    def __init__(self, root: Any) -> None:
-        self._root = root
+    def __init__(self, targets: Mapping[str, Any]) -> None:
+        """`targets` are those of all references."""
+        self._targets = targets
         self._known: set[int] = set()
         self._missing: dict[int, int] = {}  # how much of what it needs does not end yet
         self._needed_by: defaultdict[int, list[int]] = defaultdict(list)
@@ -104,7 +111,7 @@ class Endings:
     def _needs(self, node: Schema) -> list[Any]:
         needs = list(node.get("allOf", ()))
         if "$ref" in node:
-            needs.append(resolve(node["$ref"], self._root, ""))
+            needs.append(self._targets[node["$ref"]])
         if "enum" in node or "const" in node:
             return needs
         types = types_of(node)

@@ -13,7 +13,7 @@ from typing import Any
 
 from sglang.srt.constrained.json_formats import KNOWN, PATTERNS
 from sglang.srt.constrained.json_schema_disjoint import Disjointness
-from sglang.srt.constrained.json_schema_refs import Endings, local_ref, ref_pointer, resolve
+from sglang.srt.constrained.json_schema_refs import Endings, find, local_ref, ref_pointer, resolve
 from sglang.srt.constrained.json_schema_values import (
     NEVER,
     Schema,
@@ -86,8 +86,8 @@ class _Walk:
         self._is_old = bool(OLD_DRAFT.search(str(root.get("$schema", ""))))
         self._nodes: list[tuple[Schema, str]] = []
         self._seen: set[int] = set()
-        self._refs: list[str] = []
-        self._disjoint = Disjointness(lambda ref: resolve(ref, root, ""))
+        self._targets: dict[str, Any] = {}  # of references, before anything is written again
+        self._disjoint = Disjointness(self._targets.__getitem__)
 
     def run(self) -> Schema:
         waiting: list[tuple[Any, str]] = [(self._root, "")]
@@ -105,14 +105,15 @@ class _Walk:
         if self._rules.narrow is not None:
             for node, pointer in self._nodes:
                 self._rules.narrow(node, pointer)
-        Endings(self._root).check(self._nodes)
+        Endings(self._targets).check(self._nodes)
+        self._check_targets()
         return self._root
 
     def _check(self, node: Schema, pointer: str) -> None:
         check_values(node, pointer)
         if "$ref" in node:
             node["$ref"] = local_ref(node["$ref"], self._root, pointer)
-            self._refs.append(node["$ref"])
+            self._targets[node["$ref"]] = resolve(node["$ref"], self._root, pointer)
             if self._is_old:
                 for keyword in [each for each in node if each not in _KEPT_BESIDE_REF]:
                     del node[keyword]
@@ -128,11 +129,9 @@ class _Walk:
             node["pattern"] = self._pattern(node["pattern"], step(pointer, "pattern"))
         self._write_format(node, pointer)
         if "patternProperties" in node:
-            where = step(pointer, "patternProperties")
-            node["patternProperties"] = {
-                self._pattern(pattern, step(where, pattern)): schema
-                for pattern, schema in node["patternProperties"].items()
-            }
+            node["patternProperties"] = self._patterns(
+                node["patternProperties"], step(pointer, "patternProperties")
+            )
 
     def _write_format(self, node: Schema, pointer: str) -> None:
         """As a pattern; beside another one it becomes a schema of its own in `allOf`."""
@@ -150,6 +149,18 @@ class _Walk:
                 f"the format {name} cannot be honoured by {self._rules.backend}; use one of "
                 f"{', '.join(sorted({*self._rules.formats, *PATTERNS}))}, or a `pattern`",
             )
+
+    def _patterns(self, schemas: Schema, pointer: str) -> Schema:
+        written: Schema = {}
+        for pattern, schema in schemas.items():
+            name = self._pattern(pattern, step(pointer, pattern))
+            if name in written:
+                raise SchemaRefused(
+                    step(pointer, pattern),
+                    "it matches the same names as another pattern; write both schemas as one",
+                )
+            written[name] = schema
+        return written
 
     def _pattern(self, pattern: str, pointer: str) -> str:
         try:
@@ -171,7 +182,7 @@ class _Walk:
                 inside.append((node[keyword], step(pointer, keyword)))
         if "$ref" in node:
             ref = node["$ref"]
-            inside.append((resolve(ref, self._root, pointer), ref_pointer(ref)))
+            inside.append((self._targets[ref], ref_pointer(ref)))
         return inside
 
     def _check_ids(self) -> None:
@@ -180,7 +191,7 @@ class _Walk:
             for keyword in ("$id", "id"):
                 if keyword not in node or not isinstance(node[keyword], str):
                     continue
-                if node is not self._root and self._refs:
+                if node is not self._root and self._targets:
                     raise SchemaRefused(
                         step(pointer, keyword),
                         f"`{keyword}` within a schema that uses `$ref` cannot be honoured; leave "
@@ -188,6 +199,20 @@ class _Walk:
                     )
                 del node[keyword]
             node.pop("$anchor", None)
+
+    def _check_targets(self) -> None:
+        """What was written again has its parts elsewhere, or they are others now."""
+        for node, pointer in self._nodes:
+            ref = node.get("$ref")
+            if ref is None:
+                continue
+            found = find(ref, self._root)
+            if found is not self._targets[ref]:
+                raise SchemaRefused(
+                    step(pointer, "$ref"),
+                    f"`$ref` {ref!r} leads into a keyword that {self._rules.backend} gets in "
+                    "another form; move what it names into `$defs`",
+                )
 
     def _join_one_of(self, node: Schema, pointer: str) -> None:
         if "oneOf" not in node:

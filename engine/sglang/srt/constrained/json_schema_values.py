@@ -150,7 +150,7 @@ def _is_count(value: object) -> bool:
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)
-        and value >= 0
+        and 0 <= value < math.inf
         and value == int(value)
     )
 

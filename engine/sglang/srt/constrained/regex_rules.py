@@ -12,7 +12,7 @@ from dataclasses import dataclass
 LAST = 0x10FFFF
 _LOW_HALF = re.compile(r"\\u[dD][c-fC-F][0-9a-fA-F]{2}")  # of a pair that is one character
 MOST_REPEATS = 100_000  # in one {m,n}
-MOST_DEPTH = 200  # of groups; whoever receives requests allows fewer
+MOST_DEPTH = 100  # of groups; each takes up to five of the thousand calls that Python nests
 
 Ranges = tuple[tuple[int, int], ...]  # sorted, apart from each other
 

@@ -251,6 +251,7 @@ def deep(levels: int) -> str:
         ('{"type": "strng"}', "/type", "one of null, boolean"),
         ('{"type": []}', "/type", "one of"),
         ('{"minLength": -1}', "/minLength", "whole number"),
+        ('{"minLength": 1e999}', "/minLength", "whole number"),
         ('{"maxItems": 1.5}', "/maxItems", "whole number"),
         ('{"required": "a"}', "/required", "list of strings"),
         ('{"enum": []}', "/enum", "at least one value"),
@@ -277,6 +278,11 @@ def deep(levels: int) -> str:
         ('{"format": "idn-email"}', "/format", "date-time"),
         ('{"pattern": "(?=a)b"}', "/pattern", "ahead"),
         ('{"patternProperties": {"(a": {}}}', "/patternProperties/(a", "unclosed"),
+        (r'{"patternProperties": {"^\\d$": {"type": "integer"}, "^[0-9]$": {}}}',
+         "/patternProperties/^[0-9]$", "the same names"),
+        ('{"properties": {"y": {"$ref": "#/$defs/c"}, "x": {"$ref": "#/$defs/c/oneOf/0"}}, '
+         '"$defs": {"c": {"oneOf": [{"type": "integer"}, {"type": "string"}]}}}',
+         "/properties/x/$ref", "into `$defs`"),
         ('{"$ref": "https://a.b/c"}', "/$ref", "outside the schema"),
         ('{"$ref": "#/$defs/x"}', "/$ref", "points to nothing"),
         ('{"$ref": "#x"}', "/$ref", "no JSON pointer"),
@@ -299,6 +305,16 @@ def test_refusals_name_the_place_and_what_to_do(
     assert why is not None
     assert f"at `{pointer}` of the schema" in why
     assert what in why
+
+
+def test_references_do_not_lead_to_what_moved_up_in_a_list() -> None:
+    schema = {
+        "$defs": {"c": {"anyOf": [False, {"type": "integer"}, {"type": "string"}]}},
+        "properties": {"y": {"$ref": "#/$defs/c"}, "x": {"$ref": "#/$defs/c/anyOf/1"}},
+    }
+    assert check_schema(json.dumps(schema), GUIDANCE_RULES) is None
+    why = check_schema(json.dumps(schema), XGRAMMAR_RULES) or ""
+    assert "at `/properties/x/$ref`" in why and "into `$defs`" in why
 
 
 @pytest.mark.parametrize("name", NAMES)

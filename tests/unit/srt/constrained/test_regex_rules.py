@@ -5,7 +5,13 @@ import re
 
 import pytest
 
-from sglang.srt.constrained.regex_rules import RegexRefused, string_pattern, whole_pattern
+from sglang.srt.constrained.regex_lengths import fitted_pattern
+from sglang.srt.constrained.regex_rules import (
+    MOST_DEPTH,
+    RegexRefused,
+    string_pattern,
+    whole_pattern,
+)
 
 CHARACTERS = 'aAbz019_-. \t\n"\\/é٣\u00a0😀'
 
@@ -112,6 +118,21 @@ def test_a_plain_pattern_needs_a_plain_match() -> None:
     with pytest.raises(RegexRefused, match="cannot escape"):
         string_pattern('^"$', is_plain=True)
     assert re.fullmatch(as_python(string_pattern('^("|a)$', is_plain=True)), "a")
+
+
+@pytest.mark.parametrize("around", ["(?:a|b{})*y", "(a{})", "(?:{}c|d)+", "x(?:e{}f?){{2}}"])
+def test_the_deepest_pattern_is_written_in_all_ways(around: str) -> None:
+    def nested(levels: int) -> str:
+        pattern = "x"
+        for _ in range(levels):
+            pattern = around.format(pattern)
+        return pattern
+
+    deepest = nested(MOST_DEPTH - 1)
+    assert whole_pattern(deepest) and string_pattern(deepest, is_plain=True)
+    assert fitted_pattern(f"^{deepest}$", 0, 2**200)
+    with pytest.raises(RegexRefused, match=f"more than {MOST_DEPTH} deep"):
+        whole_pattern(nested(MOST_DEPTH))
 
 
 def test_a_long_pattern_takes_linear_time() -> None:
