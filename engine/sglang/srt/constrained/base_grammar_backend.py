@@ -138,8 +138,9 @@ class BaseGrammarBackend:
     compile_grace = 0.0
     limits = GrammarLimits()  # `create_grammar_backend` sets those of the options
 
-    def __init__(self) -> None:
-        self.executor = ThreadPoolExecutor(thread_name_prefix="sglang-grammar")
+    def __init__(self, num_threads: int | None = None) -> None:
+        """So many constraints are compiled at once; None: as many as Python thinks fit."""
+        self.executor = ThreadPoolExecutor(num_threads, thread_name_prefix="sglang-grammar")
         self.cache: dict[GrammarKey, BaseGrammarObject] = {}  # least recently used first
         self.cached_bytes = 0
         self._bytes_of: dict[GrammarKey, int] = {}

@@ -162,6 +162,8 @@ class GrammarManager:
             futures = [compilation.future for compilation in self._compiling.values()]
             wait(futures, timeout=POLL_INTERVAL, return_when=FIRST_COMPLETED)
         for key in [key for key, each in self._compiling.items() if self._is_over(each)]:
+            if not self._is_over(self._compiling[key]):
+                continue  # it was asked for again
             compilation = self._compiling.pop(key)
             grammar = self._result(key, compilation)
             if not isinstance(grammar, NeverCompiled):
@@ -299,6 +301,7 @@ class GrammarManager:
                     known.set_result(found)
                     found = known
                 compilation.future = found
+                compilation.submitted, compilation.started = self._clock(), None
 
     def _agreed(self) -> list[Req]:
         """Those on which all ranks agree that they go on, or that they end."""

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, GrammarStats
-from sglang.srt.constrained.compile_process import CompileServer
+from sglang.srt.constrained.compile_process import START_SECONDS, CompileServer
 from sglang.srt.constrained.constraint_text import why_refused
 from sglang.srt.constrained.json_schema_rules import SchemaRules
 from sglang.srt.constrained.limits import GrammarLimits
 from sglang.srt.constrained.token_mask import BitmaskGrammar, TokenRows
 from sglang.srt.constrained.vocabulary import TokenVocabulary
 
-NUM_COMPILERS = 2  # processes
+NUM_COMPILERS = 2  # processes, and threads that wait for them: more would only seem to compile
 MEMORY_FACTOR = 4  # bytes while compiling, per byte of the largest result that is allowed
 LEAST_MEMORY = 256 << 20  # bytes that compiling may take in any case
 STACK_BYTES = 1 << 20
@@ -41,14 +41,15 @@ class ProbedBackend(BaseGrammarBackend):
     is at stake, and gives the text that the library took; then `_build` does the same here.
     """
 
-    compile_grace = 30.0  # seconds for what is done here, once the process has done it in time
+    # Seconds for a process to come up, and for what is done here once it has done it in time.
+    compile_grace = START_SECONDS + 30.0
     library = ""
     rules: SchemaRules
 
     def __init__(
         self, vocabulary: TokenVocabulary, limits: GrammarLimits, settings: dict[str, Any]
     ) -> None:
-        super().__init__()
+        super().__init__(NUM_COMPILERS)
         self.limits = limits
         self._rows = TokenRows.of(vocabulary)
         self._compilers = CompileServer(

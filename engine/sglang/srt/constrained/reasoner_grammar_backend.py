@@ -95,7 +95,7 @@ class ReasonerGrammarBackend(BaseGrammarBackend):
     """
 
     def __init__(self, backend: BaseGrammarBackend, think_end_ids: list[int]) -> None:
-        super().__init__()
+        super().__init__(backend.executor._max_workers)
         if not think_end_ids:
             raise ValueError("think_end_ids is empty; name the tokens that end the reasoning")
         self.backend = backend

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,12 @@ import torch
 
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, BaseGrammarObject
 from sglang.srt.constrained.compile_process import CompilerDied, CompileRefused
+from sglang.srt.constrained.grammar_manager import GrammarManager, why_invalid
 from sglang.srt.constrained.limits import GrammarLimits
+from sglang.srt.constrained.probed_backend import NUM_COMPILERS, ProbedBackend
+from sglang.srt.constrained.reasoner_grammar_backend import ReasonerGrammarBackend
+from sglang.srt.core.request import Req
+from sglang.srt.core.sampling_params import SamplingParams
 from tests.unit.srt.constrained.backends import (
     ENDS,
     NAMES,
@@ -255,3 +261,37 @@ def test_a_string_has_one_spelling(name: str) -> None:
         assert accepts(grammar, '{"a":1,"b\\n":"\\\\x\\""}')
         for text in ('{"\\u0061":"x"}', '{"a":1,"\\u0061":2}', '{"a":1,"a":2}', '{"b":"\\/"}'):
             assert not accepts(grammar, text), text
+
+
+@pytest.mark.parametrize("reasons", [False, True])
+def test_a_constraint_that_waits_for_a_compiler_is_not_held_to_be_slow(
+    backend: BaseGrammarBackend, monkeypatch: pytest.MonkeyPatch, reasons: bool
+) -> None:
+    assert isinstance(backend, ProbedBackend)
+    begun, may_end, now = threading.Semaphore(0), threading.Event(), 0.0
+
+    def compile_slowly(kind: str, text: str, timeout: float) -> bytes:
+        begun.release()
+        may_end.wait(30)
+        raise CompileRefused("it was slow")
+
+    monkeypatch.setattr(backend._compilers, "compile", compile_slowly)
+    own = ReasonerGrammarBackend(backend, [1]) if reasons else backend
+    manager = GrammarManager(own, clock=lambda: now)
+    reqs = [Req(f"{i}", [1], SamplingParams(regex=f"{reasons} {i}")) for i in range(9)]
+    try:
+        for req in reqs:
+            manager.process_req_with_grammar(req)
+        for _ in range(NUM_COMPILERS):
+            assert begun.acquire(timeout=30)
+        assert manager.get_ready_grammar_requests() == []
+        now = backend.limits.compile_seconds + backend.compile_grace - 1
+        waited = manager.get_ready_grammar_requests()
+        assert waited == []
+        now += 1
+        monkeypatch.setattr(own, "give_up", lambda future: False)
+        assert manager.get_ready_grammar_requests() == reqs
+    finally:
+        may_end.set()
+    statuses = [why_invalid(req).status_code for req in reqs]
+    assert statuses == [400] * NUM_COMPILERS + [503] * (len(reqs) - NUM_COMPILERS)
