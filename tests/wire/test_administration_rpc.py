@@ -101,6 +101,7 @@ async def test_server_info_agrees_with_model_info_and_hides_keys() -> None:
         assert args["max_running_requests"] == 8
         assert (args["page_size"], args["dp_size"]) == (4, 1)
         assert "api_key" not in args
+        assert args["grammar_backend_source"].startswith("sglang.srt.constrained.")
     assert "secret-key" not in json.dumps(flat)
     assert info.max_total_num_tokens == 512
     assert info.scheduler_info["status"] == "ready" == flat["status"]

@@ -30,9 +30,6 @@ pub use self::{
 };
 use crate::error::{Failure, RETRY_AFTER};
 
-/// The grammar backends whose limits `smg_api` knows.
-const OWN_GRAMMAR_BACKENDS: [&str; 2] = ["llguidance", "xgrammar"];
-
 /// All workers, and the one policy that chooses among them.
 pub struct Fleet {
     pub set: WorkerSet,
@@ -63,8 +60,8 @@ pub struct Served {
     pub tokenizer: Tokenizer,
     /// Seconds since the epoch when this was learned.
     pub since: u64,
-    /// What compiles its constraints, where it tells.
-    grammar_backend: Option<String>,
+    /// Whether its constraints are compiled by a backend whose limits `smg_api` knows.
+    has_own_grammar_backend: bool,
     fingerprint: u64,
 }
 
@@ -182,7 +179,7 @@ impl Fleet {
     pub fn has_own_grammar_backends(&self, model: &str) -> bool {
         let members = self.members();
         let mut served = members.iter().filter_map(|member| member.served());
-        served.all(|served| *served.model != *model || served.has_own_grammar_backend())
+        served.all(|served| *served.model != *model || served.has_own_grammar_backend)
     }
 
     fn check_one_model(&self) -> Result<(), Failure> {
@@ -355,10 +352,5 @@ impl Served {
             0 => self.tokenizer.vocab_size(),
             told => told as usize,
         }
-    }
-
-    fn has_own_grammar_backend(&self) -> bool {
-        let name = self.grammar_backend.as_deref();
-        name.is_some_and(|name| OWN_GRAMMAR_BACKENDS.contains(&name))
     }
 }

@@ -101,6 +101,17 @@ async fn keywords_are_refused_where_all_workers_have_a_backend_of_ours() {
             );
         }
     }
+    // A plugin may take the name of one of ours.
+    for (source, status) in [
+        ("sglang.srt.constrained.xgrammar_backend:create", 400),
+        ("plugin:create", 200),
+    ] {
+        let told = json!({"grammar_backend": "xgrammar", "grammar_backend_source": source});
+        let rig = Rig::start([worker().server_args(told)]).await;
+        for (path, body) in asking(&schema) {
+            assert_eq!(rig.post(path, &body).await.status, status, "{source}");
+        }
+    }
     // A worker that does not tell is left to its own judgement.
     let rig = Rig::start([worker()]).await;
     for (path, body) in asking(&schema) {

@@ -20,6 +20,7 @@ from sglang.srt.entrypoints.scheduler_client import (
     WorkerState,
 )
 from sglang.srt.entrypoints.tokenizer_bundle import TokenizerBundle
+from sglang.srt.extension_points import GRAMMAR_BACKENDS
 from sglang.srt.observability.answer_watch import Watches
 from sglang.srt.observability.metrics import EngineMetrics
 from sglang.srt.observability.series import WorkerSnapshot
@@ -112,7 +113,13 @@ class EngineService:
             "max_total_tokens": ready.max_total_num_tokens,
             "page_size": ready.page_size,
             "kv_cache_dtype": ready.kv_cache_dtype,
+            "grammar_backend_source": self._grammar_backend_source(),
         }
+
+    def _grammar_backend_source(self) -> str | None:
+        """Who defines what `grammar_backend` names: `sglang.…`, or a plugin that took the name."""
+        name = self.args.grammar_backend
+        return GRAMMAR_BACKENDS.source(name) if name in GRAMMAR_BACKENDS else None
 
     def scheduler_info(self) -> dict[str, Any]:
         ready = self.ready

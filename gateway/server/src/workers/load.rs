@@ -97,10 +97,7 @@ impl Fleet {
             info,
             tokenizer,
             since,
-            grammar_backend: server
-                .get("grammar_backend")
-                .and_then(Value::as_str)
-                .map(str::to_owned),
+            has_own_grammar_backend: has_own_grammar_backend(&server),
             fingerprint,
         })));
         member.progress.store(Arc::new("ready".to_owned()));
@@ -197,6 +194,16 @@ fn fingerprint_of_files(files: &TokenizerFiles) -> u64 {
         json.as_ref().map(ToString::to_string).hash(&mut hasher);
     }
     hasher.finish()
+}
+
+/// The grammar backends whose limits `smg_api` knows.
+const OWN_GRAMMAR_BACKENDS: [&str; 2] = ["llguidance", "xgrammar"];
+
+/// A plugin that took the name of one of them is not that one; where the worker tells nothing of plugins there are none.
+fn has_own_grammar_backend(server: &Map<String, Value>) -> bool {
+    let told = |field| server.get(field).and_then(Value::as_str);
+    let is_named = told("grammar_backend").is_some_and(|name| OWN_GRAMMAR_BACKENDS.contains(&name));
+    is_named && told("grammar_backend_source").is_none_or(|source| source.starts_with("sglang."))
 }
 
 /// Options of a worker that operators look for.
