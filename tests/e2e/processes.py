@@ -173,8 +173,9 @@ def get_status(url: str) -> int | None:
 
 
 def call(url: str, body: Any = None, method: str | None = None, raw: bytes | None = None,
-         headers: dict[str, str] | None = None) -> tuple[int, Any, dict[str, str]]:  # fmt: skip
-    """Status, parsed JSON (or text) and headers of one call."""
+         headers: dict[str, str] | None = None,
+         timeout: float = 120) -> tuple[int, Any, dict[str, str]]:  # fmt: skip
+    """Status, parsed JSON (or text) and headers of one call. `timeout` in seconds guards it."""
     data = raw if raw is not None else (None if body is None else json.dumps(body).encode())
     request = urllib.request.Request(
         url,
@@ -183,7 +184,7 @@ def call(url: str, body: Any = None, method: str | None = None, raw: bytes | Non
         headers={"content-type": "application/json", **(headers or {})},
     )
     try:
-        with urllib.request.urlopen(request, timeout=120) as reply:
+        with urllib.request.urlopen(request, timeout=timeout) as reply:
             return reply.status, _parsed(reply.read()), dict(reply.headers)
     except urllib.error.HTTPError as error:
         return error.code, _parsed(error.read()), dict(error.headers)
