@@ -5,13 +5,14 @@ Old: {"structures": [{"begin", "schema", "end"}], "triggers"}. New: {"type": "st
 not honour is refused by name.
 """
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from sglang.srt.constrained.json_schema_rules import SchemaRules, prepared_schema
-from sglang.srt.constrained.json_schema_values import step
-from sglang.srt.constrained.regex_rules import whole_pattern
+from sglang.srt.constrained.json_schema_values import SchemaRefused, step
+from sglang.srt.constrained.regex_rules import RegexRefused, whole_pattern
 
 Format = dict[str, Any]
 
@@ -20,6 +21,7 @@ class TagRefused(ValueError):
     """Names the place, what is wrong there, and what to do."""
 
     def __init__(self, pointer: str, what: str) -> None:
+        self.pointer, self.what = pointer, what
         super().__init__(f"at `{pointer or '/'}` of the structural tag: {what}")
 
 
@@ -70,14 +72,18 @@ def prepared_format(text: str, rules: SchemaRules) -> Format:
     if not isinstance(tag, dict):
         raise TagRefused("", "a structural tag is an object")
     if "structures" in tag or "triggers" in tag:
-        found, pointer = _from_old_form(tag), ""
-    elif tag.get("type") == "structural_tag" and isinstance(tag.get("format"), dict):
-        found, pointer = tag["format"], "/format"
-    else:
-        raise TagRefused(
-            "",
-            'it needs "structures" and "triggers", or "type": "structural_tag" and "format"',
-        )
+        try:
+            return _checked(_from_old_form(tag), "", rules)
+        except TagRefused as error:
+            raise TagRefused(_in_old_form(error.pointer), error.what) from None
+    if tag.get("type") == "structural_tag" and isinstance(tag.get("format"), dict):
+        return _checked(tag["format"], "/format", rules)
+    raise TagRefused(
+        "", 'it needs "structures" and "triggers", or "type": "structural_tag" and "format"'
+    )
+
+
+def _checked(found: Format, pointer: str, rules: SchemaRules) -> Format:
     waiting = [(found, pointer)]
     while waiting:
         node, at = waiting.pop()
@@ -95,11 +101,7 @@ def _from_old_form(tag: dict[str, Any]) -> Format:
     for index, structure in enumerate(structures):
         if not isinstance(structure, dict) or set(structure) != {"begin", "schema", "end"}:
             raise TagRefused(f"/structures/{index}", "it must have begin, schema and end, no more")
-        schema = structure["schema"]
-        content = {
-            "type": "json_schema",
-            "json_schema": json.loads(schema) if isinstance(schema, str) else schema,
-        }
+        content = {"type": "json_schema", "json_schema": structure["schema"]}
         tags.append(
             {
                 "type": "tag",
@@ -109,6 +111,11 @@ def _from_old_form(tag: dict[str, Any]) -> Format:
             }
         )
     return {"type": "triggered_tags", "triggers": tag.get("triggers"), "tags": tags}
+
+
+def _in_old_form(pointer: str) -> str:
+    """Where in the old form stands what it became."""
+    return pointer.replace("/tags", "/structures", 1).replace("/content/json_schema", "/schema")
 
 
 def _check(node: Format, pointer: str, rules: SchemaRules) -> None:
@@ -129,11 +136,22 @@ def _check(node: Format, pointer: str, rules: SchemaRules) -> None:
         if not is_right(node.get(field)):
             raise TagRefused(step(pointer, field), f"`{field}` of {kind} must be {what}")
     if kind == "json_schema":
-        node["json_schema"] = prepared_schema(node["json_schema"], rules)
+        with _placed(step(pointer, "json_schema")):
+            node["json_schema"] = prepared_schema(node["json_schema"], rules)
     elif kind == "regex":
-        node["pattern"] = whole_pattern(node["pattern"])
+        with _placed(step(pointer, "pattern")):
+            node["pattern"] = whole_pattern(node["pattern"])
     elif "tags" in node:
         _check_tags(node, pointer)
+
+
+@contextlib.contextmanager
+def _placed(pointer: str) -> Iterator[None]:
+    """What is wrong with a schema or a pattern, with its place in the structural tag."""
+    try:
+        yield
+    except (SchemaRefused, RegexRefused) as error:
+        raise TagRefused(pointer, str(error)) from None
 
 
 def _check_tags(node: Format, pointer: str) -> None:

@@ -39,6 +39,11 @@ SCHEMA = json.dumps(
 TEXT = '{"a": "x", "b": true}'
 
 
+def old_tag(**fields: object) -> dict[str, object]:
+    structure = {"begin": "<a>", "schema": {}, "end": "</a>", **fields}
+    return {"structures": [structure], "triggers": ["<"]}
+
+
 @pytest.fixture(scope="module", params=NAMES)
 def backend(request: pytest.FixtureRequest) -> Iterator[BaseGrammarBackend]:
     with backend_of(request.param) as backend:
@@ -203,6 +208,32 @@ def test_grammars(
         ("json", '{"type": "strng"}', "/type"),
         ("json", "{", "not JSON"),
         ("structural_tag", "{}", "structures"),
+        *(
+            ("structural_tag", json.dumps(tag), f"^at `{place}` of the structural tag: .*{why}")
+            for tag, place, why in [
+                (old_tag(schema={"not": {}}), "/structures/0/schema", "at `/not` of the schema"),
+                (old_tag(schema='{"items":' * 2000), "/structures/0/schema", "a JSON schema"),
+                (old_tag(begin="b"), "/structures/0/begin", "one of the triggers"),
+                (old_tag(end=5), "/structures/0/end", "a string"),
+                ({"structures": [], "triggers": ["<"]}, "/structures", "a list"),
+                (
+                    {"type": "structural_tag", "format": {"type": "regex", "pattern": "(?=a)b"}},
+                    "/format/pattern",
+                    "ahead",
+                ),
+                (
+                    {
+                        "type": "structural_tag",
+                        "format": {
+                            "type": "sequence",
+                            "elements": [{"type": "json_schema", "json_schema": {"$ref": "x"}}],
+                        },
+                    },
+                    "/format/elements/0/json_schema",
+                    r"at `/\$ref` of the schema",
+                ),
+            ]
+        ),
     ],
 )
 def test_refusals_say_why(backend: BaseGrammarBackend, kind: str, text: str, why: str) -> None:
