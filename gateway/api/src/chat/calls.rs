@@ -7,6 +7,9 @@ use crate::constraint::{Checked, Constraint, change_each_schema, checked};
 use crate::error::ApiError;
 use crate::sampling::Sampling;
 
+/// Schemas that are looked at to find out whether arguments are objects.
+const MAX_LOOKS: u32 = 500;
+
 /// What the text of an answer is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallForm {
@@ -95,12 +98,9 @@ fn call(tool: &Tool, definitions: &mut Map<String, Value>) -> Value {
 
 /// The schema of a function's arguments, which are an object.
 fn arguments(tool: &Tool) -> Value {
-    const OTHERWISE: [&str; 6] = ["type", "$ref", "allOf", "anyOf", "oneOf", "enum"];
     match &tool.parameters {
         None => json!({"type": "object", "properties": {}, "additionalProperties": false}),
-        Some(Value::Object(schema)) if OTHERWISE.iter().any(|keyword| schema.contains_key(*keyword)) => {
-            Value::Object(schema.clone())
-        }
+        Some(root) if are_objects(root, root, &mut { MAX_LOOKS }) => root.clone(),
         Some(Value::Object(schema)) => {
             let mut typed = Map::from_iter([("type".to_owned(), "object".into())]);
             typed.extend(schema.clone());
@@ -109,6 +109,33 @@ fn arguments(tool: &Tool) -> Value {
         // `true`, as anything else is refused before.
         Some(_) => json!({"type": "object"}),
     }
+}
+
+/// Whether a schema says by itself that its values are objects. False after so many looks that it cannot be told.
+fn are_objects(schema: &Value, root: &Value, looks: &mut u32) -> bool {
+    let Some(left) = looks.checked_sub(1) else {
+        return false;
+    };
+    *looks = left;
+    if let Some(given) = schema.get("type") {
+        return given == "object";
+    }
+    let parts = |keyword: &str| {
+        schema
+            .get(keyword)
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+    };
+    let target = schema.get("$ref").and_then(Value::as_str);
+    let target = target.and_then(|reference| root.pointer(reference.strip_prefix('#')?));
+    target.is_some_and(|target| are_objects(target, root, looks))
+        || parts("allOf").any(|part| are_objects(part, root, looks))
+        || ["anyOf", "oneOf"].iter().any(|keyword| {
+            schema.get(*keyword).is_some() && parts(keyword).all(|part| are_objects(part, root, looks))
+        })
+        || schema.get("enum").is_some() && parts("enum").all(Value::is_object)
+        || schema.get("const").is_some_and(Value::is_object)
 }
 
 /// Makes a schema part of another one, at `place`; true if it has references.

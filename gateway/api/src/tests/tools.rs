@@ -91,7 +91,10 @@ fn a_named_function_is_held_to_its_parameters() {
             json!({"required": ["a"]}),
             json!({"type": "object", "required": ["a"]}),
         ),
-        (json!({"anyOf": [{}]}), json!({"anyOf": [{}]})),
+        (
+            json!({"anyOf": [{"required": ["a"]}], "properties": {"a": {}}}),
+            json!({"type": "object", "anyOf": [{"required": ["a"]}], "properties": {"a": {}}}),
+        ),
     ] {
         assert_eq!(
             schema(&asked(&json!([tool("a", &parameters)]), &named("a"))),
@@ -143,6 +146,35 @@ fn required_calls_are_a_list_of_any_of_them() {
     let auto = json!({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "a"}]});
     let auto = asked(&list, &json!({"tool_choice": auto}));
     assert_eq!((auto.calls, auto.template.tools), (None, Some(json!([list[0]]))));
+}
+
+#[test]
+fn arguments_are_objects_whatever_the_schema_leaves_open() {
+    let held = |parameters: &Value| {
+        let list = json!([tool("a", parameters)]);
+        schema(&asked(&list, &named("a")))
+    };
+    let leaf = json!({"yes": {"type": "object"}, "no": {"type": "string"}, "again": {"$ref": "#/$defs/yes"}});
+    for closed in [
+        json!({"$ref": "#/$defs/again", "$defs": leaf}),
+        json!({"anyOf": [{"$ref": "#/$defs/yes"}, {"allOf": [{}, {"type": "object"}]}], "$defs": leaf}),
+        json!({"oneOf": [{"const": {"a": 1}}, {"enum": [{}, {"b": 2}]}]}),
+    ] {
+        assert_eq!(held(&closed), closed);
+    }
+    let circle =
+        json!({"x": {"anyOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/x"}, {"$ref": "#/$defs/x"}]}});
+    for open in [
+        json!({"$ref": "#/$defs/no", "$defs": leaf}),
+        json!({"anyOf": [{"type": "object"}, {"$ref": "#/$defs/no"}], "$defs": leaf}),
+        json!({"oneOf": [{"const": {}}, {"enum": [{}, 1]}]}),
+        json!({"allOf": [{}, true]}),
+        json!({"anyOf": [{"$ref": "#/$defs/x"}], "$defs": circle}),
+    ] {
+        let mut typed = open.clone();
+        typed["type"] = "object".into();
+        assert_eq!(held(&open), typed);
+    }
 }
 
 #[test]
