@@ -5,7 +5,6 @@ at temperature 1, 512 tokens at most, and checks with `jsonschema` those that en
 """
 
 import argparse
-import gzip
 import json
 import sys
 import tempfile
@@ -19,8 +18,8 @@ import jsonschema
 
 from tests.e2e import processes
 from tests.e2e.processes import Server, call
+from tests.e2e.schemas import SCHEMAS, schemas
 
-SCHEMAS = processes.ROOT.parent / "shared/data/schemas.jsonl.gz"
 TOKENS = 512
 AT_ONCE = 32
 MANY = 1200.0  # seconds: more than 32 answers of 512 tokens take on a busy machine
@@ -35,11 +34,6 @@ class Outcome:
     name: str
     kind: str
     detail: str = ""
-
-
-def schemas(every: int = 1) -> list[dict[str, Any]]:
-    with gzip.open(SCHEMAS, "rt") as lines:
-        return [json.loads(line) for line in lines][::every]
 
 
 def ask(server: Server, row: dict[str, Any]) -> Outcome:

@@ -315,7 +315,9 @@ def switched_off(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.parametrize(
     "constraint",
     [{"regex": "[0-9]"}, {"ebnf": 'root ::= "a"'}, {"response_format": {"type": "json_object"}},
-     {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": PERSON}}}],
+     {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": PERSON}}},
+     {"tool_choice": "required", "tools": [
+         {"type": "function", "function": {"name": "find", "parameters": PERSON}}]}],
 )  # fmt: skip
 def test_b091_with_the_backend_switched_off_a_constraint_is_refused(
     switched_off: Server, constraint: dict[str, Any]
