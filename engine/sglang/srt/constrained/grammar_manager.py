@@ -254,9 +254,8 @@ class GrammarManager:
         future, seconds = compilation.future, self._limits.compile_seconds
         if not future.done() and future.cancel():
             self.counters.num_timeouts += 1
-            return NeverCompiled(
-                f"other constraints have kept every compiler busy for {seconds:g} s"
-            )
+            waited = self._clock() - compilation.submitted
+            return NeverCompiled(f"others have kept every compiler busy for {waited:.0f} s")
         if not future.done():
             self.counters.num_timeouts += 1
             if self._backend.give_up(future):

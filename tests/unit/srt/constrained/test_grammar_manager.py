@@ -169,12 +169,14 @@ def test_a_compilation_without_end_is_given_up_and_its_wait_for_a_thread_does_no
 def test_a_compilation_that_never_begins_says_nothing_about_its_constraint() -> None:
     now = 0.0
     backend = HandBackend()
+    backend.compile_grace = 5.0
     manager = GrammarManager(backend, clock=lambda: now)
     req = request("a", regex="x")
     manager.process_req_with_grammar(req)
-    now = COMPILE_TIMEOUT
+    now = COMPILE_TIMEOUT + 5
     assert manager.get_ready_grammar_requests() == [req]
     assert why_invalid(req).status_code == 503
+    assert "busy for 25 s" in why_invalid(req).message
     assert backend.futures.pop(("regex", "x")).cancelled()
     assert manager.process_req_with_grammar(request("again", regex="x"))
     backend.futures["regex", "x"].set_result(Grammar())
