@@ -1,0 +1,268 @@
+//! The index of what workers were sent, for workers that do not tell what their cache holds.
+
+mod recent;
+
+use std::num::NonZeroU32;
+
+use parking_lot::RwLock;
+
+use crate::event::Tier;
+use crate::holders::{Change, HolderSets, SetId};
+use crate::slots::Slots;
+use crate::tables::{Hashed, Sharded};
+use crate::walk::Walk;
+use crate::{PrefixLookup, PrefixMatch, PromptKeys, Target};
+use recent::Recent;
+
+/// Pages that are forgotten before a waiting lookup may go first.
+const SLICE: usize = 64;
+
+/// Which target was sent which pages. Shared between tasks.
+///
+/// To be sent is a use. A target that has as many pages as its cache takes loses the one that was used longest ago;
+/// within a prompt that is the last one. Where all together need more memory than they may, the target whose oldest
+/// page is the oldest of all loses it.
+pub struct ApproximateIndex {
+    page_size: NonZeroU32,
+    inner: RwLock<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    holders: Sharded<HoldersEntry>,
+    sets: HolderSets,
+    targets: Slots<Recent>,
+    recent_bytes: usize,
+    /// Counts uses of pages.
+    clock: u64,
+    limit: usize,
+    evicted: u64,
+}
+
+/// A page, and the targets that were sent it.
+struct HoldersEntry {
+    low: u64,
+    set: SetId,
+}
+
+impl Hashed for HoldersEntry {
+    fn hash(&self) -> u64 {
+        self.low
+    }
+}
+
+impl ApproximateIndex {
+    /// Takes at most `max_bytes` of memory, or 64 KiB if that is more.
+    pub fn new(page_size: NonZeroU32, max_bytes: usize) -> Self {
+        let max_bytes = max_bytes.max(64 << 10);
+        Self {
+            page_size,
+            inner: RwLock::new(Inner {
+                // The rest is for what exists twice while it is moved.
+                limit: max_bytes - max_bytes / 16,
+                ..Inner::default()
+            }),
+        }
+    }
+
+    /// Tells how many tokens the target's cache takes (`max_total_num_tokens`). Until then only memory bounds it.
+    pub fn set_capacity(&self, target: Target, tokens: usize) {
+        let inner = &mut *self.inner.write();
+        let slot = inner.targets.number_or_insert(target, Recent::default);
+        let capacity = (tokens / self.page_size.get() as usize).max(1);
+        inner.with_recent(slot, |recent| recent.capacity = capacity);
+        inner.shrink_to_capacity(slot);
+    }
+
+    /// Notes that the target is sent this prompt.
+    pub fn insert(&self, target: Target, prompt: &PromptKeys) {
+        let paged = prompt.paged(self.page_size);
+        let inner = &mut *self.inner.write();
+        let slot = inner.targets.number_or_insert(target, Recent::default);
+        let capacity = inner.targets.get(slot).map_or(0, |recent| recent.capacity);
+        let kept = &paged.keys()[..paged.keys().len().min(capacity)];
+        // From the end to the start: a page is then always more recent than those that follow it.
+        for key in kept.iter().rev() {
+            inner.touch(slot, key.low);
+        }
+        inner.shrink_to_capacity(slot);
+    }
+
+    /// Bytes in use.
+    pub fn bytes(&self) -> usize {
+        self.inner.read().bytes()
+    }
+
+    /// Pages, each counted once for each target that was sent it.
+    pub fn held_pages(&self) -> usize {
+        self.inner
+            .read()
+            .targets
+            .iter()
+            .map(|(_, recent)| recent.len())
+            .sum()
+    }
+
+    /// Pages that went for want of memory.
+    pub fn evicted(&self) -> u64 {
+        self.inner.read().evicted
+    }
+}
+
+impl PrefixLookup for ApproximateIndex {
+    fn lookup(&self, prompt: &PromptKeys) -> Vec<PrefixMatch> {
+        let paged = prompt.paged(self.page_size);
+        let inner = self.inner.read();
+        let mut walk = Walk::new(inner.targets.len());
+        let mut last = SetId::EMPTY;
+        let mut depth = 0;
+        for key in paged.keys() {
+            let Some(entry) = inner.holders.find(key.low, |entry| entry.low == key.low) else {
+                break;
+            };
+            if entry.set != last && !walk.step(inner.sets.get(entry.set), depth) {
+                break;
+            }
+            last = entry.set;
+            depth += 1;
+        }
+        walk.end(depth, self.page_size, |slot| inner.targets.target(slot))
+            .collect()
+    }
+
+    fn forget(&self, target: Target) {
+        let mut inner = self.inner.write();
+        let Some(slot) = inner.targets.number(target) else {
+            return;
+        };
+        while inner.pop_oldest(slot).is_some() {
+            for _ in 1..SLICE {
+                if inner.pop_oldest(slot).is_none() {
+                    break;
+                }
+            }
+            parking_lot::RwLockWriteGuard::bump(&mut inner);
+        }
+        inner.with_recent(slot, |recent| *recent = Recent::default());
+        inner.targets.remove(slot);
+    }
+}
+
+impl Inner {
+    fn bytes(&self) -> usize {
+        self.holders.bytes() + self.sets.bytes() + self.targets.bytes() + self.recent_bytes
+    }
+
+    fn touch(&mut self, slot: u32, low: u64) {
+        self.clock += 1;
+        let clock = self.clock;
+        let is_known = self.with_recent(slot, |recent| recent.touch(low, clock));
+        if is_known == Some(true) || !self.make_room(slot, low) {
+            return;
+        }
+        self.with_recent(slot, |recent| recent.insert(low, clock));
+        let from = self
+            .holders
+            .find(low, |entry| entry.low == low)
+            .map(|entry| entry.set);
+        let to = self
+            .sets
+            .changed(from.unwrap_or(SetId::EMPTY), Change::Add(slot, Tier::Device));
+        self.sets.keep(to);
+        match from {
+            Some(from) => self.replace(low, from, to),
+            None => self.holders.insert(HoldersEntry { low, set: to }),
+        }
+        while self.bytes() > self.limit && self.evict() {}
+    }
+
+    fn replace(&mut self, low: u64, from: SetId, to: SetId) {
+        if let Some(entry) = self.holders.find_mut(low, |entry| entry.low == low) {
+            entry.set = to;
+        }
+        self.sets.release(from);
+    }
+
+    fn make_room(&mut self, slot: u32, low: u64) -> bool {
+        loop {
+            let recent = self.targets.get(slot).map_or(0, |recent| recent.growth(low));
+            if self.bytes() + recent.max(self.holders.growth(low)) <= self.limit {
+                return true;
+            }
+            if !self.evict() {
+                return false;
+            }
+        }
+    }
+
+    fn shrink_to_capacity(&mut self, slot: u32) {
+        while self
+            .targets
+            .get(slot)
+            .is_some_and(|recent| recent.len() > recent.capacity)
+        {
+            if self.pop_oldest(slot).is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Takes the oldest pages of all that one target has; false if there are none.
+    fn evict(&mut self) -> bool {
+        let mut oldest: Option<(u64, u32)> = None;
+        let mut second = u64::MAX;
+        for (slot, recent) in self.targets.iter() {
+            let Some(used) = recent.oldest() else {
+                continue;
+            };
+            match oldest {
+                Some((known, _)) if used > known => second = second.min(used),
+                _ => {
+                    second = oldest.map_or(second, |(known, _)| second.min(known));
+                    oldest = Some((used, slot));
+                }
+            }
+        }
+        let Some((_, slot)) = oldest else {
+            return false;
+        };
+        for _ in 0..SLICE {
+            if self
+                .targets
+                .get(slot)
+                .and_then(Recent::oldest)
+                .is_none_or(|used| used > second)
+            {
+                break;
+            }
+            self.pop_oldest(slot);
+            self.evicted += 1;
+        }
+        true
+    }
+
+    fn pop_oldest(&mut self, slot: u32) -> Option<()> {
+        let low = self.with_recent(slot, Recent::pop_oldest)??;
+        let from = self.holders.find(low, |entry| entry.low == low)?.set;
+        let to = self.sets.changed(from, Change::RemoveAll(slot));
+        if to == SetId::EMPTY {
+            self.holders.remove(low, |entry| entry.low == low);
+            self.sets.release(from);
+        } else {
+            self.sets.keep(to);
+            self.replace(low, from, to);
+        }
+        Some(())
+    }
+
+    fn with_recent<T>(&mut self, slot: u32, change: impl FnOnce(&mut Recent) -> T) -> Option<T> {
+        let recent = self.targets.get_mut(slot)?;
+        let before = recent.bytes();
+        let result = change(recent);
+        self.recent_bytes = self.recent_bytes + recent.bytes() - before;
+        Some(result)
+    }
+}
+
+#[cfg(test)]
+mod tests;
