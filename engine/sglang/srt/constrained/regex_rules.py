@@ -37,6 +37,8 @@ LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))  # what no `.
 ALL: Ranges = ((0, 0xD7FF), (0xE000, LAST))
 # What stands in a JSON string as it is; the rest is written with a backslash.
 UNESCAPED: Ranges = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, LAST))
+# The same, and what is written with a backslash and one character.
+SHORT_ESCAPES: Ranges = ((0x08, 0x0A), (0x0C, 0x0D), (0x20, 0xD7FF), (0xE000, LAST))
 CONTROLS = {"n": 0x0A, "r": 0x0D, "t": 0x09, "f": 0x0C, "v": 0x0B}
 PUNCTUATION = (
     "^$\\.*+?()[]{}|/-\"'`~!@#%&=:;,<> _"  # an escaped one is itself; `_` by some flavours
@@ -99,18 +101,16 @@ def whole_pattern(pattern: str) -> str:
 def string_pattern(pattern: str, *, is_plain: bool) -> str:
     """For a string that contains a match, as `pattern` in JSON Schema; written with anchors.
 
-    `is_plain` leaves out strings that JSON writes with escapes.
+    Of what JSON escapes, strings may hold what takes one character after the backslash; with
+    `is_plain` nothing. llguidance would read NUL in a class as all escapes.
     """
-    node = string_tree(pattern)
-    if is_plain:
-        kept = _only(node, UNESCAPED)
-        if kept is None:
-            raise RegexRefused(
-                "it needs a quote, a backslash or a control character, and this backend cannot "
-                "escape them in a pattern"
-            )
-        node = kept
-    return anchored(node)
+    kept = _only(string_tree(pattern), UNESCAPED if is_plain else SHORT_ESCAPES)
+    if kept is None:
+        what = "a quote, a backslash or a control" if is_plain else "a control"
+        raise RegexRefused(
+            f"it needs {what} character, and this backend cannot escape them in a pattern"
+        )
+    return anchored(kept)
 
 
 def string_tree(pattern: str) -> Node:

@@ -22,6 +22,9 @@ MOST_WHITE_SPACE = 8  # characters between two tokens of JSON
 # A string has one spelling, or a name in JSON could come twice, once with a `\\u…` in it.
 ANY_ESCAPE = r'(([\"\\/bfnrt]) | ("u" [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9]))'
 ONE_ESCAPE = r"(([\"\\bfnrt]))"
+# A string may hold neither control characters nor halves of a pair; the library lets them through.
+CHARACTERS = r"[ !#-\[\]-\uD7FF\uE000-\U0010FFFF]"
+TOO_MANY = (r"[^\"\\\r\n]", r"[^\0-\x1f\"\\\r\n]")
 _WHITE_SPACE = re.compile(r"whitespace(?:_\d+)?\{0, 8\} ?")
 _PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
 
@@ -136,6 +139,8 @@ def grammar_text(kind: str, text: str, is_compact: bool) -> str:
     else:
         return str(Grammar.from_regex(text) if kind == "regex" else Grammar.from_ebnf(text))
     written = str(grammar).replace(ANY_ESCAPE, ONE_ESCAPE)
+    for characters in TOO_MANY:
+        written = written.replace(characters, CHARACTERS)
     if is_compact and kind == "structural_tag":
         written = _WHITE_SPACE.sub("", written)
     return written

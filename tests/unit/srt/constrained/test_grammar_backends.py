@@ -294,6 +294,48 @@ def test_a_string_has_one_spelling(name: str) -> None:
             assert not accepts(grammar, text), text
 
 
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ('^[^"]*$', r'"a\"b"'),
+        (r"^[^\\]*$", r'"a\\b"'),
+        (r"^\S+$", r'"a\nb"'),
+        ("^.*$", r'"a\nb"'),
+        ("^[^a]*$", '"b\x01"'),
+    ],
+)
+def test_an_escape_in_a_string_is_the_character_that_it_stands_for(
+    backend: BaseGrammarBackend, pattern: str, text: str
+) -> None:
+    grammar = compiled(backend, "json", json.dumps({"type": "string", "pattern": pattern}))
+    assert accepts(grammar, '"bcd"')
+    assert not accepts(grammar, text)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string"},
+        {"type": "string", "maxLength": 5},
+        {"type": "string", "minLength": 1},
+    ],
+)
+def test_a_string_holds_whole_characters_without_control_characters(
+    backend: BaseGrammarBackend, schema: dict[str, object]
+) -> None:
+    grammar = compiled(backend, "json", json.dumps(schema))
+    assert accepts(grammar, '"[é字"') and accepts(grammar, '"]\U0001f600~!"')
+    for content in (b"\x01", b"\t", b"\n", b"\x1f", b"\xed\xa0\x80"):
+        state = after(grammar, '"')
+        *before, last = content
+        is_open = True
+        for byte in before:
+            is_open = is_open and byte in allowed(state)
+            if is_open:
+                state.accept_token(byte)
+        assert not (is_open and last in allowed(state)), content
+
+
 @pytest.mark.parametrize("reasons", [False, True])
 def test_a_constraint_that_waits_for_a_compiler_is_not_held_to_be_slow(
     backend: BaseGrammarBackend, monkeypatch: pytest.MonkeyPatch, reasons: bool

@@ -118,6 +118,9 @@ def test_a_plain_pattern_needs_a_plain_match() -> None:
     with pytest.raises(RegexRefused, match="cannot escape"):
         string_pattern('^"$', is_plain=True)
     assert re.fullmatch(as_python(string_pattern('^("|a)$', is_plain=True)), "a")
+    with pytest.raises(RegexRefused, match="a control character"):
+        string_pattern(r"^\x01$", is_plain=False)
+    assert re.fullmatch(as_python(string_pattern(r"^(\x00|\t)$", is_plain=False)), "\t")
 
 
 @pytest.mark.parametrize("around", ["(?:a|b{})*y", "(a{})", "(?:{}c|d)+", "x(?:e{}f?){{2}}"])
