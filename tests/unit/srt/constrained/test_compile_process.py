@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -139,25 +141,38 @@ def test_processes_that_are_killed_between_two_compilations_are_replaced(
     assert server.pid_of(server.ask("b")) != pid
 
 
-def test_as_many_compile_at_once_as_there_are_processes(make: Callable[..., Watched]) -> None:
+@contextmanager
+def one_that_never_ends(server: Watched, folder: Path) -> Iterator[threading.Thread]:
+    """It has begun; when the server is closed its thread ends."""
+    fifo = folder / "fifo"
+    os.mkfifo(fifo)
+    errors: list[str] = []
+
+    def ask() -> None:
+        try:
+            server.compile("regex", f"never ends {fifo}", MANY)
+        except CompilerMissing as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert fifo.read_text() == "begun"
+    yield thread
+    server.look()
+    server.close()
+    thread.join(MANY)
+    assert errors == ["the engine ends"]
+
+
+def test_as_many_compile_at_once_as_there_are_processes(
+    make: Callable[..., Watched], tmp_path: Path
+) -> None:
     server = make(num_processes=2)
-    answers: dict[int, str] = {}
-
-    def ask(number: int) -> None:
-        answers[number] = server.ask(f"{number}")
-
-    ends = threading.Thread(
-        target=lambda: pytest.raises(CompileTimeout, server.ask, "never ends", 2)
-    )
-    ends.start()
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(MANY)
-    assert ends.is_alive() or len(answers) == 20
-    ends.join(MANY)
-    assert [answers[number].split()[3] for number in range(20)] == [str(n) for n in range(20)]
+    with one_that_never_ends(server, tmp_path) as thread:
+        with ThreadPoolExecutor(20) as pool:
+            answers = list(pool.map(server.ask, map(str, range(20))))
+        assert [answer.split()[3] for answer in answers] == [str(n) for n in range(20)]
+        assert thread.is_alive(), "they have waited for its end"
 
 
 @pytest.mark.parametrize(
@@ -175,23 +190,8 @@ def test_a_compiler_that_cannot_be_made_says_why(
 
 def test_closing_ends_what_is_under_way(make: Callable[..., Watched], tmp_path: Path) -> None:
     server = make()
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    errors: list[BaseException] = []
-
-    def ask() -> None:
-        try:
-            server.compile("regex", f"never ends {fifo}", MANY)
-        except CompilerMissing as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    assert fifo.read_text() == "begun"
-    server.look()
-    server.close()
-    thread.join(MANY)
-    assert [str(error) for error in errors] == ["the engine ends"]
+    with one_that_never_ends(server, tmp_path):
+        pass
     with pytest.raises(CompilerMissing, match="the engine ends"):
         server.ask("b")
 
