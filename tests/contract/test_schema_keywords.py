@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from sglang.srt.constrained.json_schema_rules import GUIDANCE_RULES, SchemaRules, check_schema
+from sglang.srt.constrained.json_schema_rules import GUIDANCE_RULES, SchemaRules
 from sglang.srt.constrained.json_schema_values import NEVER
 from sglang.srt.constrained.xgrammar_schema import XGRAMMAR_RULES
 from tests.architecture.budgets import ROOT
+from tests.unit.srt.constrained.backends import why_not
 
 TABLE = ROOT / "gateway/api/src/constraint/honour.rs"
 ENTRY = re.compile(r'\(\s*"([^"]+)",\s*"([^"]+)",?\s*\)')
@@ -55,7 +56,7 @@ def test_gateway_and_engine_have_the_same_table() -> None:
 @pytest.mark.parametrize("rules", [GUIDANCE_RULES, XGRAMMAR_RULES], ids=lambda rules: rules.backend)
 def test_both_backends_refuse_each_keyword_in_use_and_no_idle_one(rules: SchemaRules) -> None:
     for keyword, schema in IN_USE.items():
-        why = check_schema(json.dumps(schema), rules)
+        why = why_not(json.dumps(schema), rules)
         assert why is not None and f"`/{keyword}`" in why, (keyword, why)
     for schema in IDLE:
-        assert check_schema(json.dumps(schema), rules) is None, schema
+        assert why_not(json.dumps(schema), rules) is None, schema

@@ -40,15 +40,6 @@ class SchemaRules:
     narrow: Callable[[Schema, str], None] | None = None  # its own checks of one schema, and edits
 
 
-def check_schema(text: str, rules: SchemaRules) -> str | None:
-    """Why the schema cannot be honoured: where, which keyword, what to do. None: it can."""
-    try:
-        prepare_schema(text, rules)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
 def prepare_schema(text: str, rules: SchemaRules) -> str:
     """The schema as the backend gets it. Raises ValueError for one that it cannot honour."""
     return json.dumps(prepared_schema(_parsed(text), rules), ensure_ascii=False)

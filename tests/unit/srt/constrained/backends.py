@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, BaseGrammarObject
+from sglang.srt.constrained.json_schema_rules import SchemaRules, prepare_schema
 from sglang.srt.constrained.limits import GrammarLimits
 from sglang.srt.constrained.llguidance_backend import GuidanceBackend, json_options
 from sglang.srt.constrained.vocabulary import TokenVocabulary
@@ -18,6 +19,15 @@ PADDING = SPECIAL + 3  # the first row without a token
 VOCABULARY = TokenVocabulary(
     (*(bytes([byte]) for byte in range(256)), *PIECES, *(b"",) * (64 - len(PIECES) % 64)), ENDS
 )
+
+
+def why_not(schema: str, rules: SchemaRules) -> str | None:
+    """Why the schema is not honoured, however long it is; None: it is."""
+    try:
+        prepare_schema(schema, rules)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 @contextmanager

@@ -12,9 +12,9 @@ import pytest
 
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend
 from sglang.srt.constrained.json_formats import PATTERNS
-from sglang.srt.constrained.json_schema_rules import GUIDANCE_RULES, check_schema
+from sglang.srt.constrained.json_schema_rules import GUIDANCE_RULES
 from sglang.srt.constrained.xgrammar_schema import XGRAMMAR_RULES
-from tests.unit.srt.constrained.backends import NAMES, accepts, backend_of
+from tests.unit.srt.constrained.backends import NAMES, accepts, backend_of, why_not
 
 RULES = {"llguidance": GUIDANCE_RULES, "xgrammar": XGRAMMAR_RULES}
 BOTH = frozenset(NAMES)
@@ -171,7 +171,7 @@ def test_what_is_honoured_is_honoured_fully(
     named: tuple[str, BaseGrammarBackend], schema: Any, texts: list[str], refusing: frozenset[str]
 ) -> None:
     name, backend = named
-    why = check_schema(json.dumps(schema), RULES[name])
+    why = why_not(json.dumps(schema), RULES[name])
     assert (why is not None) == (name in refusing), why
     if why is not None:
         return
@@ -301,7 +301,7 @@ def deep(levels: int) -> str:
 def test_refusals_name_the_place_and_what_to_do(
     name: str, schema: str, pointer: str, what: str
 ) -> None:
-    why = check_schema(schema, RULES[name])
+    why = why_not(schema, RULES[name])
     assert why is not None
     assert f"at `{pointer}` of the schema" in why
     assert what in why
@@ -312,27 +312,24 @@ def test_references_do_not_lead_to_what_moved_up_in_a_list() -> None:
         "$defs": {"c": {"anyOf": [False, {"type": "integer"}, {"type": "string"}]}},
         "properties": {"y": {"$ref": "#/$defs/c"}, "x": {"$ref": "#/$defs/c/anyOf/1"}},
     }
-    assert check_schema(json.dumps(schema), GUIDANCE_RULES) is None
-    why = check_schema(json.dumps(schema), XGRAMMAR_RULES) or ""
+    assert why_not(json.dumps(schema), GUIDANCE_RULES) is None
+    why = why_not(json.dumps(schema), XGRAMMAR_RULES) or ""
     assert "at `/properties/x/$ref`" in why and "into `$defs`" in why
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_choice_ends_recursion(name: str) -> None:
     ends = '{"type": "array", "items": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}, "minItems": 1}'
-    assert check_schema(ends, RULES[name]) is None
+    assert why_not(ends, RULES[name]) is None
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_long_schemas_take_linear_time(name: str) -> None:
     chain = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(5000)}
     schema = {"$defs": {**chain, "d5000": {"type": "integer"}}, "$ref": "#/$defs/d0"}
-    assert check_schema(json.dumps(schema), RULES[name]) is None
+    assert why_not(json.dumps(schema), RULES[name]) is None
     many = {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(5000)}}
-    assert (
-        check_schema(json.dumps({**many, "required": list(many["properties"])}), RULES[name])
-        is None
-    )
+    assert why_not(json.dumps({**many, "required": list(many["properties"])}), RULES[name]) is None
 
 
 def one_of(*options: Any) -> dict[str, Any]:
@@ -342,10 +339,10 @@ def one_of(*options: Any) -> dict[str, Any]:
 def test_values_are_told_apart_in_linear_time() -> None:
     schema = one_of({"enum": list(range(8000))}, {"enum": list(range(-8000, 0))})
     begin = time.process_time()
-    assert check_schema(json.dumps(schema), GUIDANCE_RULES) is None
+    assert why_not(json.dumps(schema), GUIDANCE_RULES) is None
     assert time.process_time() - begin < 2  # pair by pair it takes minutes
     schema["oneOf"][1]["enum"].append(7.0)
-    assert "`oneOf`" in (check_schema(json.dumps(schema), GUIDANCE_RULES) or "")
+    assert "`oneOf`" in (why_not(json.dumps(schema), GUIDANCE_RULES) or "")
 
 
 def test_proofs_that_take_too_many_steps_together_are_given_up() -> None:
@@ -357,7 +354,7 @@ def test_proofs_that_take_too_many_steps_together_are_given_up() -> None:
             "$defs": {"even": halves[0], "odd": halves[1]},
             "properties": {f"p{i}": choice for i in range(num_choices)},
         }
-        return check_schema(json.dumps(schema), GUIDANCE_RULES)
+        return why_not(json.dumps(schema), GUIDANCE_RULES)
 
     assert why(3) is None
     begin = time.process_time()
@@ -366,4 +363,4 @@ def test_proofs_that_take_too_many_steps_together_are_given_up() -> None:
 
 
 def test_what_is_unreachable_is_not_judged() -> None:
-    assert check_schema('{"$defs": {"x": {"not": {}}}, "type": "integer"}', GUIDANCE_RULES) is None
+    assert why_not('{"$defs": {"x": {"not": {}}}, "type": "integer"}', GUIDANCE_RULES) is None
