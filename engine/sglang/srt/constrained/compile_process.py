@@ -28,7 +28,7 @@ from sglang.srt.constrained.compile_child import (
     REFUSED,
     UNKNOWN,
 )
-from sglang.srt.constrained.limits import too_big, too_slow
+from sglang.srt.constrained.limits import too_big_while_compiled, too_slow
 
 logger = logging.getLogger(__name__)
 START_SECONDS = 60.0  # that a compiler may take to come up: it imports a library, on a busy machine
@@ -105,7 +105,7 @@ class CompileServer:
         if tag in (DONE, DONE_LAST):
             return body
         if tag == NO_MEMORY:
-            raise CompilerDied(too_big(None, self._memory_bytes))
+            raise CompilerDied(too_big_while_compiled(self._memory_bytes))
         message = body.decode(errors="replace")
         if tag == REFUSED:
             raise CompileRefused(message)
@@ -139,7 +139,8 @@ class CompileServer:
                 raise CompilerMissing(ENGINE_ENDS) from error
             raise CompilerDied(
                 f"the compiler has ended over it{how}; it may need more memory than the "
-                f"{self._memory_bytes} bytes that it may take (--grammar-max-compiled-bytes)"
+                f"{self._memory_bytes} bytes that compiling may take, which grow with "
+                "--grammar-max-compiled-bytes"
             ) from error
         if not answer:
             self._forks.end(compiler)

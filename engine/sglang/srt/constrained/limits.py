@@ -114,12 +114,19 @@ def too_slow(seconds: float) -> str:
     return f"not compiled within {seconds:g} s (--grammar-compile-timeout); simplify it"
 
 
-def too_big(given: int | None, allowed: int) -> str:
-    """The same of one that needs too much memory; None: it is not known how much."""
-    needs = "more than that" if given is None else f"{given}"
+def too_big(given: int, allowed: int) -> str:
+    """The same of one that is too large when it is compiled."""
     return (
-        f"compiled it may take {allowed} bytes (--grammar-max-compiled-bytes) and needs {needs}; "
+        f"compiled it may take {allowed} bytes (--grammar-max-compiled-bytes) and needs {given}; "
         "simplify it"
+    )
+
+
+def too_big_while_compiled(allowed: int) -> str:
+    """The same of one whose compilation ran out of memory."""
+    return (
+        f"compiling it needs more than {allowed} bytes, which grow with "
+        "--grammar-max-compiled-bytes; simplify it"
     )
 
 

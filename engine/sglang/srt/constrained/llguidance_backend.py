@@ -14,6 +14,7 @@ from sglang.srt.constrained.probed_backend import ProbedBackend, in_small_stack,
 from sglang.srt.constrained.structural_tags import LarkWriter, with_options
 from sglang.srt.constrained.token_mask import BitmaskGrammar
 from sglang.srt.constrained.vocabulary import TokenVocabulary
+from sglang.srt.core.messages import ConstraintTooComplex
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +24,7 @@ WHITE_SPACE = r"[\x20\x0A\x0D\x09]{0,8}"  # between two tokens of JSON; bounded,
 HEAD = '%llguidance {"no_forcing": true}\n'  # a mask holds all tokens that may follow
 BYTES_OF_A_CHARACTER = 64  # that a parser takes, roughly, for each of its text
 _PLACE = re.compile(r"^(?:at \d+\(\d+\): )?(?:failed to compile JSON schema: )?")
+_LIMIT = re.compile(r"too (?:many|big|large|complex)|max is \d+|\blimit\b")  # of the library's own
 BYTES_OF_A_STATE = 2048  # of the library's lexer
 
 
@@ -33,7 +35,7 @@ class GuidanceGrammar(BitmaskGrammar):
 
     def _accept(self, token: int) -> None:
         if not self._matcher.consume_token(token):
-            raise ValueError(f"token {token}: {_reason(self._matcher)}")
+            raise self._failed(f"token {token}: ")
 
     def _rollback(self, k: int) -> None:
         if not self._matcher.rollback(k):
@@ -54,7 +56,11 @@ class GuidanceGrammar(BitmaskGrammar):
             return
         self._matcher.unsafe_compute_mask_ptr(row.data_ptr(), row.numel() * row.element_size())
         if self._matcher.is_error():
-            raise ValueError(_reason(self._matcher))
+            raise self._failed()
+
+    def _failed(self, what: str = "") -> ValueError:
+        reason = _reason(self._matcher)
+        return ConstraintTooComplex(reason) if _LIMIT.search(reason) else ValueError(what + reason)
 
 
 class GuidanceBackend(ProbedBackend):

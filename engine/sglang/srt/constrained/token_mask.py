@@ -1,17 +1,22 @@
 """Masks of one bit per token, 32 tokens in an int32 word: what both built-in backends fill."""
 
+import contextlib
 import functools
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarObject, GrammarStats
 from sglang.srt.constrained.vocabulary import TokenVocabulary
+from sglang.srt.core.messages import ConstraintTooComplex
 
 if TYPE_CHECKING:
     import torch
 
 BITS = 32  # tokens of a word
+ANSWER_SECONDS = 1.0  # of processor time that the masks of one answer may take
+TOKEN_SECONDS = 0.02  # and for each of its tokens
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,33 @@ class TokenRows:
         )
 
 
+class Effort:
+    """What the masks of one answer have taken: beyond it they would hold up all other answers."""
+
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+        self._clock = clock
+        self._spent = 0.0
+        self._num_tokens = 0
+
+    @contextlib.contextmanager
+    def measured(self, *, num_tokens: int = 0) -> Iterator[None]:
+        begin = self._clock()
+        try:
+            yield
+        finally:
+            self._spent += self._clock() - begin
+            self._num_tokens += num_tokens
+
+    def check(self) -> None:
+        """Raises ConstraintTooComplex."""
+        allowed = ANSWER_SECONDS + self._num_tokens * TOKEN_SECONDS
+        if self._spent > allowed:
+            raise ConstraintTooComplex(
+                f"its masks took {self._spent:.1f} s for {self._num_tokens} tokens, where "
+                f"{allowed:.1f} s are allowed"
+            )
+
+
 class BitmaskGrammar(BaseGrammarObject):
     """How far one answer has come in a constraint that a library has compiled.
 
@@ -49,6 +81,7 @@ class BitmaskGrammar(BaseGrammarObject):
         self.grammar_stats: GrammarStats = grammar_stats
         self._rows = rows
         self._num_ends = 0  # end tokens of the answer, after which nothing else may come
+        self.effort = Effort()
 
     def accept_token(self, token: int) -> None:
         if token in self._rows.end_ids:
@@ -58,7 +91,9 @@ class BitmaskGrammar(BaseGrammarObject):
         elif self._num_ends:
             raise ValueError(f"token {token} comes after the end of the answer")
         else:
-            self._accept(token)
+            with self.effort.measured(num_tokens=1):
+                self._accept(token)
+            self.effort.check()
         self.current_token = token
 
     def rollback(self, k: int) -> None:
@@ -69,7 +104,10 @@ class BitmaskGrammar(BaseGrammarObject):
         self.current_token = None
 
     def is_terminated(self) -> bool:
-        return self._num_ends > 0 or self._is_exhausted()
+        if self._num_ends:
+            return True
+        with self.effort.measured():
+            return self._is_exhausted()
 
     def copy(self) -> "BitmaskGrammar":
         stats = replace(self.grammar_stats, is_cache_hit=True, tree_traversal_time=[])
@@ -82,7 +120,9 @@ class BitmaskGrammar(BaseGrammarObject):
         if self._num_ends:
             row.copy_(self._rows.ends)
         else:
-            self._fill(row)
+            with self.effort.measured():
+                self._fill(row)
+            self.effort.check()
 
     def _accept(self, token: int) -> None:
         """Of a token that ends nothing; raises ValueError for one that is not allowed."""

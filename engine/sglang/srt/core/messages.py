@@ -108,8 +108,15 @@ class FinishReason(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.message = clipped(self.message)
 
 
+class ConstraintTooComplex(ValueError):
+    """An answer has come to where its constraint takes more than it may: the client can mend it."""
+
+
 def grammar_failed(error: Exception) -> FinishReason:
     """No answer goes on without its constraint."""
+    if isinstance(error, ConstraintTooComplex):
+        message = f"The constraint cannot be honoured: {error}; simplify it"
+        return FinishReason(type="abort", message=message, status_code=400)
     message = f"The grammar backend failed: {described(error)}"
     return FinishReason(type="abort", message=message, status_code=500)
 

@@ -14,6 +14,13 @@ from sglang.srt.constrained.grammar_manager import GrammarManager, why_invalid
 from sglang.srt.constrained.limits import GrammarLimits
 from sglang.srt.constrained.probed_backend import NUM_COMPILERS, ProbedBackend
 from sglang.srt.constrained.reasoner_grammar_backend import ReasonerGrammarBackend
+from sglang.srt.constrained.token_mask import (
+    ANSWER_SECONDS,
+    TOKEN_SECONDS,
+    BitmaskGrammar,
+    Effort,
+)
+from sglang.srt.core.messages import ConstraintTooComplex, grammar_failed
 from sglang.srt.core.request import Req
 from sglang.srt.core.sampling_params import SamplingParams
 from tests.unit.srt.constrained.backends import (
@@ -334,6 +341,49 @@ def test_a_string_holds_whole_characters_without_control_characters(
             if is_open:
                 state.accept_token(byte)
         assert not (is_open and last in allowed(state)), content
+
+
+MANY_RULES = "\n".join(
+    [
+        f"root ::= {' '.join(f'r{i}' for i in range(3000))}",
+        *(f'r{i} ::= "x{i}" | ""' for i in range(3000)),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "answer"),
+    [("regex", "((a{1,100}){1,100}){1,100}", "a" * 50), ("ebnf", MANY_RULES, "x1")],
+)
+def test_what_is_too_complex_for_a_parser_is_the_fault_of_the_constraint(
+    kind: str, text: str, answer: str
+) -> None:
+    with backend_of("llguidance") as backend:
+        grammar = compiled(backend, kind, text)
+        with pytest.raises(ConstraintTooComplex) as refused:
+            accepts(grammar, answer)
+        failed = grammar_failed(refused.value)
+        assert failed.status_code == 400
+        assert "cannot be honoured" in str(failed.message)
+        with pytest.raises(ValueError, match="token") as other:
+            compiled(backend, "regex", "b").copy().accept_token(ord("a"))
+        assert grammar_failed(other.value).status_code == 500
+
+
+def test_an_answer_whose_masks_take_too_long_ends(backend: BaseGrammarBackend) -> None:
+    state, ticks = compiled(backend, "regex", "a{1,500}").copy(), iter(range(1000))
+    assert isinstance(state, BitmaskGrammar)
+    state.effort = Effort(lambda: next(ticks) * TOKEN_SECONDS / 2)
+    for _ in range(100):
+        assert ord("a") in allowed(state)
+        state.accept_token(ord("a"))
+    state.effort = Effort(lambda: next(ticks) * ANSWER_SECONDS)
+    assert ord("a") in allowed(state)
+    with pytest.raises(ConstraintTooComplex, match="1 tokens, where 1.0 s are allowed"):
+        state.accept_token(ord("a"))
+    other = state.copy()
+    assert isinstance(other, BitmaskGrammar)
+    other.effort.check()
 
 
 @pytest.mark.parametrize("reasons", [False, True])
