@@ -6,6 +6,7 @@ A pattern is read into a tree, and written again for a library with every class 
 differently otherwise, or what is no regular language, is refused.
 """
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -89,6 +90,8 @@ class Anchor:
     is_start: bool
 
 
+# Two characters of a pattern, as `\W`, may stand for dozens of ranges: those are computed once.
+_kept = functools.lru_cache(maxsize=16)
 Node = Class | Sequence | Choice | Repeat | Anchor
 ANYTHING = Repeat(Class(ALL), 0, None)
 
@@ -440,6 +443,7 @@ def _minus(taken: Ranges) -> Ranges:
     return _common(tuple(part for part in left if part[0] <= part[1]), ALL)
 
 
+@_kept
 def _common(a: Ranges, b: Ranges) -> Ranges:
     both = [(max(x[0], y[0]), min(x[1], y[1])) for x in a for y in b]
     return _merged([part for part in both if part[0] <= part[1]])
@@ -474,6 +478,7 @@ def _write(node: Node) -> str:
     return part + mark
 
 
+@_kept
 def _write_class(ranges: Ranges) -> str:
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return _write_char(ranges[0][0])
