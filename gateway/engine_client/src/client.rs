@@ -18,7 +18,8 @@ use crate::bundle;
 use crate::connector::Connector;
 use crate::convert;
 use crate::error::{CallSite, EngineError};
-use crate::proto::common::{FlushCacheRequest, GetTokenizerRequest};
+use crate::kv_events::{KvEvents, KvEventsError};
+use crate::proto::common::{FlushCacheRequest, GetTokenizerRequest, SubscribeKvEventsRequest};
 use crate::proto::engine::ControlRequest;
 use crate::proto::engine::sglang_engine_client::SglangEngineClient;
 use crate::proto::scheduler::sglang_scheduler_client::SglangSchedulerClient;
@@ -39,10 +40,11 @@ const MAX_MESSAGE_BYTES: usize = 256 << 20;
 /// Time for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Silence after which the connection is pinged, and the time for the answer. A peer that is gone without a
-/// word is noticed after their sum. Pings more frequent than this are punished by servers with grpc's defaults.
 /// Bytes of the headers and trailers of one answer.
 const MAX_STATUS_BYTES: u32 = 4 << 20;
+
+/// Silence after which the connection is pinged, and the time for the answer. A peer that is gone without a
+/// word is noticed after their sum. Pings more frequent than this are punished by servers with grpc's defaults.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -198,6 +200,19 @@ impl EngineClient {
         let call = async |request| client.get_loads(request).await;
         let answer = self.unary("GetLoads", UNARY_DEADLINE, message, call).await?;
         Ok(answer.loads.into_iter().map(convert::load).collect())
+    }
+
+    /// Subscribes to what the worker caches and to its load, from batch `from` on; 0: a snapshot, then all news.
+    pub async fn subscribe_kv_events(&self, from: u64) -> Result<KvEvents, KvEventsError> {
+        let site = self.site("SubscribeKvEvents", None);
+        let message = SubscribeKvEventsRequest {
+            start_sequence_number: from,
+            load_records_before_first_batch: true,
+        };
+        match self.scheduler.clone().subscribe_kv_events(message).await {
+            Ok(response) => Ok(KvEvents::new(response.into_inner(), site)),
+            Err(status) => Err(KvEventsError::of(&site, &status)),
+        }
     }
 
     /// Empties the prefix cache, after waiting up to `timeout_s` seconds for idleness. Answers whether it

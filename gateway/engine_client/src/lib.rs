@@ -9,6 +9,7 @@ mod convert;
 mod error;
 mod event;
 mod json;
+mod kv_events;
 #[cfg(feature = "proto")]
 pub mod proto;
 #[cfg(not(feature = "proto"))]
@@ -23,6 +24,9 @@ pub use connector::{BoxFuture, BoxedIo, Connector, Io, SystemConnector};
 pub use error::{EngineError, StatusClass};
 pub use event::{
     CachedTiers, Completion, EngineEvent, Finish, FinishReason, LogprobRows, Matched, StageTimes, TokenChunk,
+};
+pub use kv_events::{
+    KvBatch, KvChange, KvEvents, KvEventsError, KvSnapshotPart, KvStored, KvTier, PushedLoad,
 };
 pub use request::{Constraint, EmbedSpec, GenerateSpec, Sampling, Session};
 pub use stream::GenerateStream;

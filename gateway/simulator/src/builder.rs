@@ -12,6 +12,7 @@ use smg_engine_client::proto::scheduler::{GenerateRequest, GetModelInfoResponse}
 
 use crate::bundle::Bundle;
 use crate::engine::{ControlHandler, Inner, SimulatedEngine};
+use crate::kv_cache::KvCache;
 use crate::record::Recorder;
 use crate::script::{HealthScript, Script, ScriptSource};
 
@@ -28,6 +29,7 @@ pub struct SimulatedEngineBuilder {
     control_version: u32,
     has_engine_service: bool,
     keeps_lists: bool,
+    cache: Option<KvCache>,
 }
 
 impl Default for SimulatedEngineBuilder {
@@ -43,6 +45,7 @@ impl Default for SimulatedEngineBuilder {
             control_version: CONTROL_PROTOCOL_VERSION,
             has_engine_service: true,
             keeps_lists: true,
+            cache: None,
         }
     }
 }
@@ -154,6 +157,14 @@ impl SimulatedEngineBuilder {
         self
     }
 
+    /// Keeps the pages of prompts, up to `capacity` of them, reports cached tokens, and tells of each change. Without
+    /// this the rpc for events is not there.
+    #[must_use]
+    pub fn cache(mut self, page_tokens: usize, capacity: usize) -> Self {
+        self.cache = Some(KvCache::new(page_tokens, capacity));
+        self
+    }
+
     pub fn build(self) -> SimulatedEngine {
         SimulatedEngine::from_inner(Inner {
             card: RwLock::new(self.card),
@@ -171,6 +182,7 @@ impl SimulatedEngineBuilder {
             live: Mutex::new(HashMap::new()),
             next_key: AtomicU64::new(0),
             connections: Mutex::default(),
+            cache: self.cache.map(Mutex::new),
         })
     }
 }

@@ -20,6 +20,7 @@ use tonic::transport::Server;
 use crate::builder::SimulatedEngineBuilder;
 use crate::bundle::Bundle;
 use crate::connection::Accepted;
+use crate::kv_cache::KvCache;
 use crate::record::{Counts, Record, Recorder};
 use crate::scheduler::{ControlService, SchedulerService};
 use crate::script::{HealthScript, Script, ScriptSource};
@@ -55,6 +56,7 @@ pub(crate) struct Inner {
     pub live: Mutex<HashMap<u64, (String, CancellationToken)>>,
     pub next_key: AtomicU64,
     pub connections: Mutex<CancellationToken>,
+    pub cache: Option<Mutex<KvCache>>,
 }
 
 impl Inner {
@@ -155,6 +157,43 @@ impl SimulatedEngine {
     /// Reports this load instead of what is running.
     pub fn set_load(&self, load: SchedulerLoad) {
         *self.inner.load.write() = Some(load);
+    }
+
+    /// The next `count` batches of KV events reach nobody, though they can be replayed.
+    pub fn lose_kv_events(&self, count: usize) {
+        self.with_cache(|cache| cache.lose(count));
+    }
+
+    /// KV events up to now cannot be replayed.
+    pub fn forget_kv_history(&self) {
+        self.with_cache(KvCache::forget_history);
+    }
+
+    /// Ends the streams of KV events without an error.
+    pub fn end_kv_streams(&self) {
+        self.with_cache(KvCache::end_streams);
+    }
+
+    /// Drops the prefix cache and says so.
+    pub fn clear_cache(&self) {
+        self.with_cache(KvCache::clear);
+    }
+
+    /// The cache of another process: empty, and its KV events are numbered from the start.
+    pub fn restart_cache(&self) {
+        self.with_cache(KvCache::restart);
+    }
+
+    /// Leading tokens of a prompt without adapter or salt that the cache holds.
+    pub fn cached_tokens(&self, ids: &[u32]) -> usize {
+        let cache = self.inner.cache.as_ref();
+        cache.map_or(0, |cache| cache.lock().cached_tokens(ids))
+    }
+
+    fn with_cache(&self, change: impl FnOnce(&mut KvCache)) {
+        if let Some(cache) = &self.inner.cache {
+            change(&mut cache.lock());
+        }
     }
 
     /// What the engine was asked so far.

@@ -10,6 +10,7 @@ mod builder;
 mod bundle;
 mod connection;
 mod engine;
+mod kv_cache;
 mod logprobs;
 mod memory_network;
 mod record;

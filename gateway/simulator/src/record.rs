@@ -37,6 +37,7 @@ pub struct Counts {
     pub server_info: u64,
     pub tokenizer: u64,
     pub flushes: u64,
+    pub kv_subscriptions: u64,
     pub connections: u64,
 }
 

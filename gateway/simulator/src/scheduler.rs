@@ -43,7 +43,10 @@ impl SglangScheduler for SchedulerService {
             |counts| counts.requests += 1,
             |record| record.requests.push(RecordedRequest::new(&message, &metadata)),
         );
-        let script = (engine.script.read())(&message);
+        let mut script = (engine.script.read())(&message);
+        if let Some(cache) = &engine.cache {
+            script.cached_tokens = cache.lock().take(&message);
+        }
         let live = Live::new(Arc::clone(engine), message.request_id.clone());
         let mut generation = Generation::new(message, script, live);
         generation.start().await?;
@@ -186,9 +189,14 @@ impl SglangScheduler for SchedulerService {
 
     async fn subscribe_kv_events(
         &self,
-        _: Request<SubscribeKvEventsRequest>,
+        request: Request<SubscribeKvEventsRequest>,
     ) -> Answer<Self::SubscribeKvEventsStream> {
-        unimplemented("SubscribeKvEvents")
+        self.0.recorder.count(|counts| counts.kv_subscriptions += 1);
+        let Some(cache) = &self.0.cache else {
+            return unimplemented("SubscribeKvEvents without a cache");
+        };
+        let from = request.into_inner().start_sequence_number;
+        Ok(Response::new(cache.lock().subscribe(from)?))
     }
 
     async fn load_lo_ra_adapter(
