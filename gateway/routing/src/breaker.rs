@@ -135,6 +135,11 @@ impl Breaker {
         }
     }
 
+    /// Whether every request is let through, whatever the time.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.circuit, Circuit::Closed { .. })
+    }
+
     /// Whether [`Breaker::acquire`] would give a permit.
     pub fn allows(&self, now: Instant) -> bool {
         match self.circuit {

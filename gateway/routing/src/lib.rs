@@ -4,16 +4,23 @@
 
 mod breaker;
 mod health;
+mod keys;
+mod load;
 mod policies;
 mod policy;
 mod prefix_index;
+mod wait;
 mod worker;
 mod worker_set;
 
 pub use breaker::{Breaker, BreakerParams, BreakerState, Outcome, Permit};
 pub use health::{Health, HealthParams, Probe, WorkerState};
+pub use keys::{prefix_key, prefix_key_of_bytes, routing_key};
+pub use load::{LoadReport, OwnLoad, REPORT_LIFETIME};
 pub use policies::{UnknownPolicy, build_policy, policy_names};
-pub use policy::{Candidate, Policy, PolicyParams, RouteRequest};
+pub use policy::{
+    AssignmentMode, Candidate, DEFAULT_PRIORITY, Explanation, Policy, PolicyParams, RouteRequest, Verdict,
+};
 pub use prefix_index::{PAGE_TOKENS, PagedPrompt, PrefixIndex};
 pub use worker::{LoadGuard, Role, Worker, WorkerId, WorkerInfo};
-pub use worker_set::{AddWorkerError, Query, SelectError, WorkerParams, WorkerSet};
+pub use worker_set::{AddWorkerError, Explained, Query, SelectError, WorkerParams, WorkerSet};

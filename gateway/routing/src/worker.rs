@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::breaker::{Breaker, BreakerParams, BreakerState, Outcome, Permit};
 use crate::health::{Health, HealthParams, Probe, WorkerState};
+use crate::load::{Counters, LoadReport, OwnLoad, PrefillRate};
+use crate::policy::{Candidate, DEFAULT_PRIORITY};
 
 /// Names one registration of a worker. A URL that is removed and added again gets a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,10 +71,21 @@ pub struct Worker {
     id: WorkerId,
     url: String,
     info: RwLock<Arc<WorkerInfo>>,
+    /// Hash of the URL.
+    key: u64,
     health: Mutex<Health>,
     breaker: Mutex<Breaker>,
-    running_requests: AtomicUsize,
-    pending_tokens: AtomicUsize,
+    load: Counters,
+    prefill_rate: PrefillRate,
+    /// What the locks hold, for choices: whether the state is ready, and whether the breaker is closed. Written under
+    /// the lock of what each mirrors.
+    is_ready: AtomicBool,
+    is_closed: AtomicBool,
+    priority: AtomicU32,
+    /// Bits of an `f32`.
+    cost: AtomicU32,
+    /// Counts the changes of what any worker of the set serves.
+    changes: Arc<AtomicU64>,
 }
 
 impl Worker {
@@ -79,18 +93,26 @@ impl Worker {
         id: WorkerId,
         url: String,
         info: WorkerInfo,
-        health: HealthParams,
-        breaker: BreakerParams,
+        (health, breaker): (HealthParams, BreakerParams),
+        changes: Arc<AtomicU64>,
     ) -> Self {
-        Self {
+        let worker = Self {
             id,
+            key: xxh3_64(url.as_bytes()),
             url,
-            info: RwLock::new(Arc::new(info)),
+            info: RwLock::default(),
             health: Mutex::new(Health::new(health)),
             breaker: Mutex::new(Breaker::new(breaker)),
-            running_requests: AtomicUsize::new(0),
-            pending_tokens: AtomicUsize::new(0),
-        }
+            load: Counters::default(),
+            prefill_rate: PrefillRate::default(),
+            is_ready: AtomicBool::new(false),
+            is_closed: AtomicBool::new(true),
+            priority: AtomicU32::new(DEFAULT_PRIORITY),
+            cost: AtomicU32::new(1f32.to_bits()),
+            changes,
+        };
+        worker.set_info(info);
+        worker
     }
 
     pub fn id(&self) -> WorkerId {
@@ -106,7 +128,11 @@ impl Worker {
     }
 
     pub fn set_info(&self, info: WorkerInfo) {
-        *self.info.write() = Arc::new(info);
+        let mut held = self.info.write();
+        self.priority.store(info.priority(), Ordering::Relaxed);
+        self.cost.store(info.cost().to_bits(), Ordering::Relaxed);
+        *held = Arc::new(info);
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     pub fn state(&self) -> WorkerState {
@@ -115,12 +141,27 @@ impl Worker {
 
     /// Takes in a probe result; returns the new state if it changed.
     pub fn observe(&self, probe: Probe) -> Option<WorkerState> {
-        self.health.lock().observe(probe)
+        self.with_health(|health| health.observe(probe))
     }
 
     /// Lets no new request in. Those in flight are not touched.
     pub fn drain(&self) -> Option<WorkerState> {
-        self.health.lock().drain()
+        self.with_health(Health::drain)
+    }
+
+    fn with_health<T>(&self, change: impl FnOnce(&mut Health) -> T) -> T {
+        let mut health = self.health.lock();
+        let result = change(&mut health);
+        self.is_ready
+            .store(health.state() == WorkerState::Ready, Ordering::Release);
+        result
+    }
+
+    fn with_breaker<T>(&self, change: impl FnOnce(&mut Breaker) -> T) -> T {
+        let mut breaker = self.breaker.lock();
+        let result = change(&mut breaker);
+        self.is_closed.store(breaker.is_closed(), Ordering::Release);
+        result
     }
 
     pub fn consecutive_failures(&self) -> u32 {
@@ -143,34 +184,99 @@ impl Worker {
 
     /// Whether a request may be sent at `now`: ready, and the breaker allows it.
     pub fn is_available(&self, now: Instant) -> bool {
-        self.state() == WorkerState::Ready && self.breaker.lock().allows(now)
+        self.is_ready.load(Ordering::Acquire)
+            && (self.is_closed.load(Ordering::Acquire) || self.breaker.lock().allows(now))
     }
 
-    /// Closes the breaker: another process listens at the worker's address now.
+    /// Closes the breaker and forgets what was learned of the load: another process listens at the worker's address
+    /// now.
     pub fn restarted(&self) {
-        self.breaker.lock().reset();
+        self.with_breaker(Breaker::reset);
+        self.load.set_report(None);
+        self.prefill_rate.forget();
     }
 
     /// Requests selected for this worker and not finished.
     pub fn running_requests(&self) -> usize {
-        self.running_requests.load(Ordering::Relaxed)
+        self.load.own().requests
     }
 
-    /// Tokens selected for this worker and not finished.
+    /// Tokens selected for this worker that it has still to compute or to generate.
     pub fn pending_tokens(&self) -> usize {
-        self.pending_tokens.load(Ordering::Relaxed)
+        self.load.own().pending_tokens()
     }
 
-    /// Counts a request of `tokens` on this worker, or `None` if its breaker lets none through at `now`.
-    pub fn begin(self: &Arc<Self>, tokens: usize, now: Instant) -> Option<LoadGuard> {
-        let permit = self.breaker.lock().acquire(now)?;
-        self.running_requests.fetch_add(1, Ordering::Relaxed);
-        self.pending_tokens.fetch_add(tokens, Ordering::Relaxed);
+    /// Takes in what the worker says of its load. It counts from `report.at` on, for [`crate::REPORT_LIFETIME`].
+    pub fn report(&self, report: LoadReport) {
+        self.load.set_report(Some(report));
+    }
+
+    /// Takes in that the worker computed `tokens` of prompts within `elapsed`. Answers that begin are measured
+    /// without this; it is for what a worker tells of itself.
+    pub fn measure_prefill(&self, tokens: usize, elapsed: Duration) {
+        self.prefill_rate.measure(tokens, elapsed);
+    }
+
+    /// Tokens of prompts per second; `None` until measured.
+    pub fn prefill_rate(&self) -> Option<f32> {
+        self.prefill_rate.get()
+    }
+
+    /// The worker as a policy sees it, without what depends on the request.
+    pub(crate) fn candidate(&self, position: u32) -> Candidate {
+        let own = self.load.own();
+        Candidate {
+            position,
+            own,
+            report: self.load.report(own),
+            prefill_rate: self.prefill_rate.get(),
+            priority: self.priority.load(Ordering::Relaxed),
+            cost: f32::from_bits(self.cost.load(Ordering::Relaxed)),
+            ..Candidate::new(self.id, self.key)
+        }
+    }
+
+    /// Counts a request on this worker, which has to compute `prefill_tokens` of its prompt and is expected to
+    /// generate `output_tokens`; `None` if its breaker lets none through at `now`.
+    pub fn begin(
+        self: &Arc<Self>,
+        prefill_tokens: usize,
+        output_tokens: usize,
+        now: Instant,
+    ) -> Option<LoadGuard> {
+        let permit = self.with_breaker(|breaker| breaker.acquire(now))?;
+        let load = OwnLoad {
+            requests: 1,
+            prefill_tokens,
+            output_tokens,
+        };
+        self.load.add(load);
         Some(LoadGuard {
             worker: Arc::clone(self),
-            tokens,
+            load,
+            ahead: self.load.own().prefill_tokens,
+            since: now,
             permit: Some(permit),
         })
+    }
+}
+
+/// Largest and smallest weight that a worker's label `cost` can give it.
+const COSTS: std::ops::RangeInclusive<f32> = 0.001..=1000.0;
+
+impl WorkerInfo {
+    /// The label `priority`, a whole number.
+    fn priority(&self) -> u32 {
+        let label = self.labels.get("priority");
+        label
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(DEFAULT_PRIORITY)
+    }
+
+    /// The label `cost`, a number from 0.001 to 1000.
+    fn cost(&self) -> f32 {
+        let label = self.labels.get("cost").and_then(|text| text.trim().parse().ok());
+        label.filter(|cost| COSTS.contains(cost)).unwrap_or(1.0)
     }
 }
 
@@ -191,7 +297,11 @@ impl fmt::Debug for Worker {
 #[derive(Debug)]
 pub struct LoadGuard {
     worker: Arc<Worker>,
-    tokens: usize,
+    /// What it counts as.
+    load: OwnLoad,
+    /// Uncached prompt tokens that the worker had to compute up to the end of this prompt, those of others included.
+    ahead: usize,
+    since: Instant,
     permit: Option<Permit>,
 }
 
@@ -205,30 +315,37 @@ impl LoadGuard {
         self.permit.as_ref().is_some_and(Permit::is_trial)
     }
 
-    /// Tells the breaker that the worker answers the request. Returns whether this was a trial, which has succeeded
-    /// with that: others may go to the worker now.
-    pub fn settle(&mut self) -> bool {
+    /// Notes that the worker answers the request: its prompt is computed and is load no longer. Returns whether this
+    /// was the trial of a half-open breaker, which has succeeded with that: others may go to the worker now.
+    pub fn settle(&mut self, now: Instant) -> bool {
+        let prefill = OwnLoad {
+            prefill_tokens: std::mem::take(&mut self.load.prefill_tokens),
+            ..OwnLoad::default()
+        };
+        if prefill.prefill_tokens > 0 {
+            self.worker.load.subtract(prefill);
+            let elapsed = now.saturating_duration_since(self.since);
+            self.worker.prefill_rate.measure(self.ahead, elapsed);
+        }
         let permit = self.permit.as_mut();
-        permit.is_some_and(|permit| self.worker.breaker.lock().settle(permit))
+        permit.is_some_and(|permit| self.worker.with_breaker(|breaker| breaker.settle(permit)))
     }
 
     /// Tells the breaker how the request went. Only the first call counts; dropped without one, the request
     /// is no evidence for or against the worker.
     pub fn record(&mut self, outcome: Outcome, now: Instant) {
         if let Some(permit) = self.permit.take() {
-            self.worker.breaker.lock().record(permit, outcome, now);
+            self.worker
+                .with_breaker(|breaker| breaker.record(permit, outcome, now));
         }
     }
 }
 
 impl Drop for LoadGuard {
     fn drop(&mut self) {
-        self.worker.running_requests.fetch_sub(1, Ordering::Relaxed);
-        self.worker
-            .pending_tokens
-            .fetch_sub(self.tokens, Ordering::Relaxed);
+        self.worker.load.subtract(self.load);
         if let Some(permit) = self.permit.take() {
-            self.worker.breaker.lock().release(permit);
+            self.worker.with_breaker(|breaker| breaker.release(permit));
         }
     }
 }

@@ -10,7 +10,7 @@ use rand::Rng;
 
 use crate::breaker::BreakerParams;
 use crate::health::{HealthParams, WorkerState};
-use crate::policy::{Candidate, Policy, RouteRequest};
+use crate::policy::{Candidate, Explanation, Policy, RouteRequest};
 use crate::worker::{LoadGuard, Role, Worker, WorkerId, WorkerInfo};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +39,6 @@ pub struct Query<'a> {
     pub avoid: &'a [WorkerId],
     /// The one worker that can take the request.
     pub only: Option<WorkerId>,
-    pub now: Instant,
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -68,8 +67,34 @@ pub struct WorkerSet {
     next_id: AtomicU64,
     /// Replaced as a whole at each change, so that readers hold the lock only to clone one pointer.
     workers: RwLock<Snapshot>,
+    /// Changes of what workers serve.
+    changes: Arc<AtomicU64>,
     /// Held from reading the loads to counting the choice: simultaneous requests see each other.
-    selection: Mutex<()>,
+    selection: Mutex<Selection>,
+}
+
+/// What choices leave for the next ones, so that they need not look at every worker's description or allocate.
+#[derive(Default)]
+struct Selection {
+    /// The count of changes that `pools` belong to.
+    changes: u64,
+    pools: Vec<Pool>,
+    candidates: Vec<Candidate>,
+}
+
+/// Workers of one model and role, whatever their state, in the order of registration and so of their ids.
+struct Pool {
+    model: Option<String>,
+    role: Role,
+    workers: Snapshot,
+}
+
+/// What a policy would choose.
+#[derive(Debug)]
+pub struct Explained {
+    /// Those that can take the request, each with its worker.
+    pub candidates: Vec<(Arc<Worker>, Candidate)>,
+    pub explanation: Explanation,
 }
 
 impl WorkerSet {
@@ -78,7 +103,8 @@ impl WorkerSet {
             params,
             next_id: AtomicU64::new(1),
             workers: RwLock::new(Arc::from([])),
-            selection: Mutex::new(()),
+            changes: Arc::new(AtomicU64::new(1)),
+            selection: Mutex::default(),
         }
     }
 
@@ -99,10 +125,11 @@ impl WorkerSet {
             id,
             url.to_owned(),
             info,
-            self.params.health,
-            self.params.breaker,
+            (self.params.health, self.params.breaker),
+            Arc::clone(&self.changes),
         ));
         *workers = workers.iter().cloned().chain([Arc::clone(&worker)]).collect();
+        self.changes.fetch_add(1, Ordering::Release);
         Ok(worker)
     }
 
@@ -117,6 +144,7 @@ impl WorkerSet {
             .filter(|worker| worker.id() != id)
             .cloned()
             .collect();
+        self.changes.fetch_add(1, Ordering::Release);
         Some(removed)
     }
 
@@ -152,89 +180,127 @@ impl WorkerSet {
         policy: &dyn Policy,
         rng: &mut dyn Rng,
     ) -> Result<LoadGuard, SelectError> {
-        let eligible = self.eligible(query)?;
-        let _selecting = self.selection.lock();
-        let mut available: Vec<&Arc<Worker>> = eligible
-            .iter()
-            .filter(|worker| worker.is_available(query.now))
-            .collect();
-        if available.iter().any(|worker| !query.avoid.contains(&worker.id())) {
-            available.retain(|worker| !query.avoid.contains(&worker.id()));
-        }
-        let mut candidates: Vec<Candidate> =
-            available.iter().map(|worker| candidate(worker, query)).collect();
-        while let Some(index) = policy.choose(&query.request, &candidates, rng) {
-            let tokens = query.request.work_on(candidates[index].cached_tokens);
-            if let Some(guard) = available[index].begin(tokens, query.now) {
+        let selection = &mut *self.selection.lock();
+        let pool = self.pool(query, selection)?;
+        let candidates = &mut selection.candidates;
+        collect(&pool, query, candidates);
+        while let Some(index) = policy.choose(&query.request, candidates, rng) {
+            let chosen = candidates[index];
+            let prefill_tokens = query.request.uncached_on(chosen.cached_tokens);
+            let worker = &pool[chosen.position as usize];
+            let guard = worker.begin(
+                prefill_tokens,
+                query.request.expected_output_tokens,
+                query.request.now,
+            );
+            if let Some(guard) = guard {
                 return Ok(guard);
             }
             // An outcome that was recorded since the filter has opened this breaker.
-            available.remove(index);
             candidates.remove(index);
         }
-        Err(unavailable(&eligible, query))
+        Err(unavailable(&pool, query))
+    }
+
+    /// What [`Self::select`] would choose and why; nothing is counted or remembered.
+    pub fn explain(
+        &self,
+        query: &Query<'_>,
+        policy: &dyn Policy,
+        rng: &mut dyn Rng,
+    ) -> Result<Explained, SelectError> {
+        let mut candidates = Vec::new();
+        let pool = self.pool(query, &mut self.selection.lock())?;
+        collect(&pool, query, &mut candidates);
+        if candidates.is_empty() {
+            return Err(unavailable(&pool, query));
+        }
+        let explanation = policy.explain(&query.request, &candidates, rng);
+        let with_worker = |candidate: Candidate| (Arc::clone(&pool[candidate.position as usize]), candidate);
+        Ok(Explained {
+            candidates: candidates.into_iter().map(with_worker).collect(),
+            explanation,
+        })
     }
 
     /// Workers of the model and role, whatever their state.
-    fn eligible(&self, query: &Query<'_>) -> Result<Vec<Arc<Worker>>, SelectError> {
+    fn pool(&self, query: &Query<'_>, selection: &mut Selection) -> Result<Snapshot, SelectError> {
+        let changes = self.changes.load(Ordering::Acquire);
+        if selection.changes != changes {
+            selection.pools.clear();
+            selection.changes = changes;
+        }
+        let mut pools = selection.pools.iter();
+        let known = pools.find(|pool| pool.role == query.role && pool.model.as_deref() == query.model);
+        if let Some(pool) = known {
+            return Ok(Arc::clone(&pool.workers));
+        }
         let workers = self.list();
-        let mut of_model = false;
-        let mut unknown_yet = false;
-        let mut eligible = Vec::with_capacity(workers.len());
-        for worker in workers.iter() {
-            let info = worker.info();
-            unknown_yet |= info.model.is_none();
-            if query.model.is_none_or(|model| info.serves(model)) {
-                of_model = true;
-                if info.role == query.role && query.only.is_none_or(|only| only == worker.id()) {
-                    eligible.push(Arc::clone(worker));
-                }
-            }
-        }
-        match query.model {
-            // While a worker has not said what it serves, nobody knows that the model is unknown.
-            Some(_) if !of_model && unknown_yet => Ok(workers
-                .iter()
-                .filter(|worker| worker.info().model.is_none())
-                .cloned()
-                .collect()),
-            Some(model) if !of_model => Err(SelectError::UnknownModel {
-                model: model.to_owned(),
-                known: self.models(),
-            }),
-            _ => Ok(eligible),
-        }
-    }
-}
-
-fn candidate(worker: &Worker, query: &Query<'_>) -> Candidate {
-    let cached = query
-        .cached
-        .iter()
-        .find(|(id, _)| *id == worker.id())
-        .map_or(0, |(_, tokens)| *tokens);
-    Candidate {
-        worker: worker.id(),
-        cached_tokens: cached.min(query.request.prompt_tokens),
-        running_requests: worker.running_requests(),
-        pending_tokens: worker.pending_tokens(),
-    }
-}
-
-fn unavailable(eligible: &[Arc<Worker>], query: &Query<'_>) -> SelectError {
-    let count = |state| eligible.iter().filter(|worker| worker.state() == state).count();
-    let ready = || {
-        eligible
+        let of_model: Vec<_> = workers
             .iter()
-            .filter(|worker| worker.state() == WorkerState::Ready)
+            .map(|worker| (worker, worker.info()))
+            .filter(|(_, info)| query.model.is_none_or(|model| info.serves(model)))
+            .collect();
+        if of_model.is_empty()
+            && let Some(model) = query.model
+        {
+            // While a worker has not said what it serves, nobody knows that the model is unknown.
+            let silent = workers.iter().filter(|worker| worker.info().model.is_none());
+            let silent: Snapshot = silent.cloned().collect();
+            return match silent.is_empty() {
+                false => Ok(silent),
+                true => Err(SelectError::UnknownModel {
+                    model: model.to_owned(),
+                    known: self.models(),
+                }),
+            };
+        }
+        let of_role = of_model.iter().filter(|(_, info)| info.role == query.role);
+        let pool = Pool {
+            model: query.model.map(str::to_owned),
+            role: query.role,
+            workers: of_role.map(|(worker, _)| Arc::clone(worker)).collect(),
+        };
+        let workers = Arc::clone(&pool.workers);
+        selection.pools.push(pool);
+        Ok(workers)
+    }
+}
+
+/// Those of the pool that can take the request, in its order.
+fn collect(pool: &[Arc<Worker>], query: &Query<'_>, candidates: &mut Vec<Candidate>) {
+    let is_asked_for = |id: WorkerId| query.only.is_none_or(|only| only == id);
+    candidates.clear();
+    let available = (0u32..)
+        .zip(pool)
+        .filter(|(_, worker)| is_asked_for(worker.id()) && worker.is_available(query.request.now));
+    candidates.extend(available.map(|(position, worker)| worker.candidate(position)));
+    let is_avoided = |candidate: &Candidate| query.avoid.contains(&candidate.worker);
+    if !query.avoid.is_empty() && !candidates.iter().all(is_avoided) {
+        candidates.retain(|candidate| !is_avoided(candidate));
+    }
+    for (id, tokens) in query.cached {
+        if let Ok(place) = candidates.binary_search_by_key(id, |candidate| candidate.worker) {
+            candidates[place].cached_tokens = (*tokens).min(query.request.prompt_tokens);
+        }
+    }
+}
+
+fn unavailable(pool: &[Arc<Worker>], query: &Query<'_>) -> SelectError {
+    let eligible = || {
+        pool.iter()
+            .filter(|worker| query.only.is_none_or(|only| only == worker.id()))
     };
+    let count = |state| eligible().filter(|worker| worker.state() == state).count();
+    let ready = || eligible().filter(|worker| worker.state() == WorkerState::Ready);
+    let now = query.request.now;
     SelectError::Unavailable {
         role: query.role,
         loading: count(WorkerState::Loading),
         unhealthy: count(WorkerState::Unhealthy),
         draining: count(WorkerState::Draining),
         tripped: ready().count(),
-        retry_after: ready().filter_map(|worker| worker.retry_after(query.now)).min(),
+        retry_after: ready().filter_map(|worker| worker.retry_after(now)).min(),
         trial_since: ready().filter_map(|worker| worker.trial_since()).max(),
     }
 }

@@ -180,6 +180,7 @@ fn fleet(config: &GatewayConfig) -> Result<Fleet, ServeError> {
         cache_threshold: routing.cache_threshold,
         balance_abs_threshold: routing.balance_abs_threshold,
         balance_rel_threshold: routing.balance_rel_threshold,
+        ..PolicyParams::default()
     };
     let policy = build_policy(&routing.policy.name(), params_of_policy)
         .map_err(|error| ServeError::Policy(error.to_string()))?;

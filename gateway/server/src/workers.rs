@@ -199,17 +199,17 @@ impl Fleet {
         let query = Query {
             model: Some(model),
             role: Role::Regular,
-            request: RouteRequest {
-                prompt_tokens: prompt.prompt_tokens,
-                expected_output_tokens: prompt.expected_output_tokens,
-            },
+            request: RouteRequest::new(
+                Instant::now().into_std(),
+                prompt.prompt_tokens,
+                prompt.expected_output_tokens,
+            ),
             cached: &cached,
             avoid,
             only: prompt.only,
-            now: Instant::now().into_std(),
         };
         let selected = self.set.select(&query, self.policy.as_ref(), &mut rand::rng());
-        let guard = selected.map_err(|error| Unchosen::new(error, query.now))?;
+        let guard = selected.map_err(|error| Unchosen::new(error, query.request.now))?;
         let id = guard.worker().id();
         let predicted_cached = cached
             .iter()
@@ -317,9 +317,10 @@ impl Routable {
 // === impl Chosen ===
 
 impl Chosen {
-    /// The worker answers: if this was the trial of its breaker, others may go there before it ends.
+    /// The worker answers: the prompt is computed, and if this was the trial of its breaker, others may go there before
+    /// it ends.
     pub fn settle(&mut self) {
-        if self.guard.settle() {
+        if self.guard.settle(Instant::now().into_std()) {
             self.trials.wake();
         }
     }

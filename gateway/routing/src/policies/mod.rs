@@ -4,6 +4,8 @@ mod cache_aware;
 mod power_of_two;
 mod random;
 mod round_robin;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use crate::policy::{Policy, PolicyParams};
 
@@ -44,9 +46,9 @@ pub fn build_policy(name: &str, params: PolicyParams) -> Result<Box<dyn Policy>,
 
 #[cfg(test)]
 mod tests {
+    use super::testing::{Load, now, workers};
     use super::*;
-    use crate::policy::{Candidate, RouteRequest};
-    use crate::worker::WorkerId;
+    use crate::policy::RouteRequest;
 
     fn every_policy() -> impl Iterator<Item = Box<dyn Policy>> {
         policy_names().map(|name| build_policy(name, PolicyParams::default()).expect("listed"))
@@ -73,17 +75,9 @@ mod tests {
     #[test]
     fn no_policy_chooses_among_none_and_every_one_takes_the_only_one() {
         let mut rng = rand::rng();
-        let only = [Candidate {
-            worker: WorkerId::new(1),
-            cached_tokens: 0,
-            running_requests: 0,
-            pending_tokens: 0,
-        }];
+        let only = workers([Load::IDLE]);
+        let request = RouteRequest::new(now(), 8, 8);
         for policy in every_policy() {
-            let request = RouteRequest {
-                prompt_tokens: 8,
-                expected_output_tokens: 8,
-            };
             assert_eq!(policy.choose(&request, &[], &mut rng), None);
             assert_eq!(policy.choose(&request, &only, &mut rng), Some(0));
         }

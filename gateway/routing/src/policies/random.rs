@@ -2,7 +2,7 @@
 
 use rand::{Rng, RngExt};
 
-use crate::policy::{Candidate, Policy, RouteRequest};
+use crate::policy::{Candidate, Policy, RouteRequest, Verdict};
 
 pub(crate) const NAME: &str = "random";
 
@@ -13,34 +13,24 @@ impl Policy for Random {
         NAME
     }
 
-    fn choose(&self, _: &RouteRequest, candidates: &[Candidate], rng: &mut dyn Rng) -> Option<usize> {
+    fn pick(&self, _: &RouteRequest, candidates: &[Candidate], rng: &mut dyn Rng) -> Option<usize> {
         (!candidates.is_empty()).then(|| rng.random_range(0..candidates.len()))
+    }
+
+    fn verdicts(&self, _: &RouteRequest, candidates: &[Candidate]) -> Vec<Verdict> {
+        vec![Verdict::new(0.0, "as likely as any other"); candidates.len()]
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use rand::SeedableRng;
-    use rand::rngs::StdRng;
-
     use super::*;
-    use crate::worker::WorkerId;
+    use crate::policies::testing::{Load, choices, now, workers};
 
     #[test]
     fn choices_are_uniform() {
-        let candidates = [1, 2, 3, 4].map(|id| Candidate {
-            worker: WorkerId::new(id),
-            cached_tokens: 0,
-            running_requests: id as usize * 100,
-            pending_tokens: 0,
-        });
-        let mut rng = StdRng::seed_from_u64(1);
-        let mut counts = [0u32; 4];
-        for _ in 0..4000 {
-            counts[Random
-                .choose(&RouteRequest::default(), &candidates, &mut rng)
-                .expect("one")] += 1;
-        }
+        let candidates = workers([1, 2, 3, 4].map(|busy| Load::queued(busy * 100, busy * 100)));
+        let counts = choices(&Random, &RouteRequest::new(now(), 100, 0), &candidates, 4000);
         // Standard deviation is 27: five of them either way.
         assert!(
             counts.iter().all(|count| (863..=1137).contains(count)),

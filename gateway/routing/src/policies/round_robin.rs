@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use rand::Rng;
 
-use crate::policy::{Candidate, Policy, RouteRequest};
+use crate::policy::{Candidate, Policy, RouteRequest, Verdict};
 use crate::worker::WorkerId;
 
 pub(crate) const NAME: &str = "round_robin";
@@ -32,23 +32,44 @@ impl Policy for RoundRobin {
         NAME
     }
 
-    fn choose(&self, _: &RouteRequest, candidates: &[Candidate], _: &mut dyn Rng) -> Option<usize> {
+    fn pick(&self, _: &RouteRequest, candidates: &[Candidate], _: &mut dyn Rng) -> Option<usize> {
+        let turns = self.turns.lock();
+        let first = candidates
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, candidate)| turns.of(candidate))?;
+        Some(first.0)
+    }
+
+    fn verdicts(&self, _: &RouteRequest, candidates: &[Candidate]) -> Vec<Verdict> {
+        let turns = self.turns.lock();
+        let verdict = |candidate: &Candidate| match turns.of(candidate) {
+            0 => Verdict::new(0.0, "has had no turn yet"),
+            turn => Verdict::new(
+                turn as f64,
+                format!("its last turn lies {} choices back", turns.last - turn + 1),
+            ),
+        };
+        candidates.iter().map(verdict).collect()
+    }
+
+    fn note(&self, _: &RouteRequest, candidates: &[Candidate], chosen: usize) {
         let mut turns = self.turns.lock();
-        let (index, chosen) = candidates.iter().enumerate().min_by_key(|(_, candidate)| {
-            // A newcomer never had a turn and is next, once.
-            turns.by_worker.get(&candidate.worker).copied().unwrap_or(0)
-        })?;
         turns.last += 1;
         let turn = turns.last;
-        turns.by_worker.insert(chosen.worker, turn);
+        turns.by_worker.insert(candidates[chosen].worker, turn);
         if turns.by_worker.len() > candidates.len() + SPARE_TURNS {
             turns.forget_oldest(candidates.len() + SPARE_TURNS / 2);
         }
-        Some(index)
     }
 }
 
 impl Turns {
+    /// A newcomer never had a turn and is next, once.
+    fn of(&self, candidate: &Candidate) -> u64 {
+        self.by_worker.get(&candidate.worker).copied().unwrap_or(0)
+    }
+
     fn forget_oldest(&mut self, keep: usize) {
         let mut all: Vec<u64> = self.by_worker.values().copied().collect();
         all.sort_unstable_by(|a, b| b.cmp(a));
@@ -61,20 +82,14 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn candidates(ids: &[u64]) -> Vec<Candidate> {
-        ids.iter()
-            .map(|&id| Candidate {
-                worker: WorkerId::new(id),
-                cached_tokens: 0,
-                running_requests: 0,
-                pending_tokens: 0,
-            })
-            .collect()
-    }
+    use crate::policies::testing::now;
 
     fn turn(policy: &RoundRobin, ids: &[u64]) -> u64 {
-        let index = policy.choose(&RouteRequest::default(), &candidates(ids), &mut rand::rng());
+        let candidates: Vec<Candidate> = ids
+            .iter()
+            .map(|&id| Candidate::new(WorkerId::new(id), id))
+            .collect();
+        let index = policy.choose(&RouteRequest::new(now(), 8, 8), &candidates, &mut rand::rng());
         ids[index.expect("there are candidates")]
     }
 

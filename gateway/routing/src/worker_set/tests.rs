@@ -28,18 +28,13 @@ fn ready_worker(set: &WorkerSet, url: &str) -> Arc<Worker> {
 }
 
 fn query(now: Instant) -> Query<'static> {
-    let request = RouteRequest {
-        prompt_tokens: 100,
-        expected_output_tokens: 0,
-    };
     Query {
         model: Some("m"),
         role: Role::Regular,
-        request,
+        request: RouteRequest::new(now, 100, 0),
         cached: &[],
         avoid: &[],
         only: None,
-        now,
     }
 }
 
@@ -54,7 +49,7 @@ fn select(set: &WorkerSet, query: &Query<'_>) -> Result<LoadGuard, SelectError> 
 fn trip(set: &WorkerSet, worker: &Arc<Worker>, now: Instant) {
     for _ in 0..set.params.breaker.failure_threshold {
         worker
-            .begin(1, now)
+            .begin(1, 0, now)
             .expect("closed")
             .record(Outcome::TransportError, now);
     }
@@ -86,10 +81,7 @@ fn only_the_uncached_part_and_the_expected_answer_count_as_tokens() {
     let (set, now) = (WorkerSet::new(WorkerParams::default()), start());
     let worker = ready_worker(&set, "grpc://a:1");
     let cached = [(worker.id(), 96)];
-    let request = RouteRequest {
-        prompt_tokens: 100,
-        expected_output_tokens: 20,
-    };
+    let request = RouteRequest::new(now, 100, 20);
     let guard = select(
         &set,
         &Query {
@@ -162,7 +154,7 @@ fn a_draining_worker_stays_listed_gets_nothing_new_and_frees_its_url() {
     let (set, now) = (WorkerSet::new(WorkerParams::default()), start());
     let old = ready_worker(&set, "grpc://a:1");
     let other = ready_worker(&set, "grpc://b:1");
-    let _stream = old.begin(1, now).expect("closed");
+    let _stream = old.begin(1, 0, now).expect("closed");
     old.drain();
     for _ in 0..20 {
         assert_eq!(

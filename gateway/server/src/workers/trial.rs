@@ -156,7 +156,7 @@ mod tests {
     use futures::FutureExt;
     use smg_engine_client::{Address, EngineClient};
     use smg_routing::{
-        BreakerParams, Candidate, Outcome, Policy, PrefixIndex, Probe, RouteRequest, WorkerInfo,
+        BreakerParams, Candidate, Outcome, Policy, PrefixIndex, Probe, RouteRequest, Verdict, WorkerInfo,
         WorkerParams, WorkerSet,
     };
     use smg_simulator::MemoryNetwork;
@@ -176,9 +176,13 @@ mod tests {
             "first"
         }
 
-        fn choose(&self, _: &RouteRequest, candidates: &[Candidate], _: &mut dyn rand::Rng) -> Option<usize> {
+        fn pick(&self, _: &RouteRequest, candidates: &[Candidate], _: &mut dyn rand::Rng) -> Option<usize> {
             self.0.fetch_add(1, Ordering::Relaxed);
             (!candidates.is_empty()).then_some(0)
+        }
+
+        fn verdicts(&self, _: &RouteRequest, _: &[Candidate]) -> Vec<Verdict> {
+            Vec::new()
         }
     }
 
