@@ -65,7 +65,7 @@ pub struct SnapshotChunk {
     pub unknown_before: u64,
 }
 
-/// What the caller has to do. Waits between attempts are the caller's.
+/// What the caller has to do. Waits between attempts are the caller's: a worker may refuse at once, again and again.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reaction {
     /// Apply these, and tell [`EventFeed::count`] what became of them.
@@ -107,8 +107,8 @@ pub struct FeedCounters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Nothing,
-    /// The batches from this number on.
-    Missing(u64),
+    /// The missing batches.
+    Missing,
     /// Everything: the missing batches did not come, or there are none.
     All,
 }
@@ -123,6 +123,11 @@ pub struct EventFeed {
     asked: Asked,
     /// The stream that was asked for is open.
     reopened: bool,
+    replaying: bool,
+    /// Something was applied since the replay began.
+    progress: bool,
+    /// The stream ended, or nothing of the new one shows yet that it is of the same life of the worker.
+    unconfirmed: bool,
     /// The highest number that came.
     highest: u64,
     waiting: BTreeMap<u64, (f64, Vec<KvEvent>)>,
@@ -141,6 +146,9 @@ impl EventFeed {
             complete: false,
             asked: Asked::Nothing,
             reopened: false,
+            replaying: false,
+            progress: false,
+            unconfirmed: false,
             highest: 0,
             waiting: BTreeMap::new(),
             recent: VecDeque::new(),
@@ -157,7 +165,8 @@ impl EventFeed {
 
     /// Whether the target's view follows its stream without a hole. If not, ask the approximate index.
     pub fn is_exact(&self) -> bool {
-        !self.off && self.next.is_some() && self.asked == Asked::Nothing && !self.snapshot.is_open()
+        let is_in_step = self.next.is_some() && self.asked == Asked::Nothing && !self.snapshot.is_open();
+        is_in_step && !self.off && !self.unconfirmed
     }
 
     /// Whether the view includes what was stored before the feed came in. An exact view that is not complete
@@ -193,7 +202,7 @@ impl EventFeed {
             // The chunks of a snapshot follow each other, so the rest of this one is lost.
             self.snapshot = Collector::default();
             self.counters.gaps += 1;
-            return vec![self.ask_for_all()];
+            return self.ask_for_all();
         }
         match self.next {
             None => self.receive_first(batch),
@@ -207,30 +216,42 @@ impl EventFeed {
         self.waiting.clear();
         self.snapshot = Collector::default();
         self.reopened = true;
+        self.unconfirmed = self.wanted() > 0;
         self.highest = self.next.map_or(0, |next| next.saturating_sub(1));
     }
 
     /// All batches that the replay had were received.
     pub fn replay_ended(&mut self) -> Vec<Reaction> {
-        let Some(next) = self.next.filter(|_| !self.off && self.asked != Asked::Nothing) else {
+        self.replaying = false;
+        if self.off || self.asked == Asked::Nothing {
             return Vec::new();
-        };
-        if next > self.highest {
+        }
+        if !self.misses_some() {
             self.asked = Asked::Nothing;
             return Vec::new();
         }
-        if self.asked != Asked::Missing(next) && self.asked != Asked::All {
-            return vec![self.ask_for_missing()]; // it brought some, and others were lost meanwhile
+        if self.progress {
+            return self.ask_for_missing(); // it brought some, and others were lost meanwhile
         }
         let first_known = self.waiting.first_key_value().map(|(&number, _)| number);
         self.give_up_before(first_known.unwrap_or(self.highest + 1))
     }
 
-    /// The stream ended. Broken again and again, a stream may be asked for at once each time: wait longer each time.
+    /// The replay could not be had; the reaction asks for it again.
+    pub fn replay_failed(&mut self) -> Vec<Reaction> {
+        self.replaying = false;
+        if self.off || self.asked == Asked::Nothing {
+            return Vec::new();
+        }
+        self.ask_for_missing()
+    }
+
+    /// The stream ended, or could not be opened.
     pub fn ended(&mut self, end: StreamEnd) -> Vec<Reaction> {
         if self.off {
             return Vec::new();
         }
+        self.unconfirmed = true;
         match end {
             StreamEnd::Broken => {
                 self.snapshot = Collector::default();
@@ -238,7 +259,7 @@ impl EventFeed {
             }
             StreamEnd::HistoryLost => {
                 let mut reactions = self.restarted();
-                reactions.push(self.ask_for_all());
+                reactions.append(&mut self.ask_for_all());
                 reactions
             }
             StreamEnd::Unimplemented => {
@@ -270,11 +291,12 @@ impl EventFeed {
         self.params.numbering.first()
     }
 
-    /// The number to ask for: 0 for all where nothing is known.
+    /// The number to ask for: that of the last batch that was applied. Should it come with another time, it is of
+    /// another life of the worker. 0, for all, where nothing is known.
     fn wanted(&self) -> u64 {
-        match self.asked {
-            Asked::All => 0,
-            Asked::Nothing | Asked::Missing(_) => self.next.unwrap_or(0),
+        match (self.asked, self.next) {
+            (Asked::Nothing | Asked::Missing, Some(next)) if next > self.first() => next - 1,
+            _ => 0,
         }
     }
 
@@ -285,9 +307,15 @@ impl EventFeed {
     }
 
     fn receive_in_order(&mut self, batch: EventBatch) -> Vec<Reaction> {
-        if self.next == Some(batch.number) {
+        if self.unconfirmed {
+            // The batch that was asked for, the last one applied, did not come: who knows what the others follow.
+            self.counters.gaps += 1;
+            return self.ask_for_all();
+        }
+        let is_first = batch.number == self.first();
+        if self.next == Some(batch.number) && (is_first || self.asked != Asked::All) {
             let mut events = batch.events;
-            self.advance(batch.number, batch.timestamp);
+            self.advance(batch.number, batch.timestamp, &events);
             events.append(&mut self.take_waiting());
             return vec![Reaction::Apply(events)];
         }
@@ -298,12 +326,12 @@ impl EventFeed {
         match (self.asked, self.params.repair) {
             (Asked::Nothing, _) => {
                 self.counters.gaps += 1;
-                vec![self.ask_for_missing()]
+                self.ask_for_missing()
             }
-            (Asked::Missing(_), Repair::Resubscribe) if self.reopened => vec![self.ask_for_all()],
+            (Asked::Missing, Repair::Resubscribe) if self.reopened => self.ask_for_all(),
             // Not even a snapshot came: go on from here.
             (Asked::All, Repair::Resubscribe) if self.reopened => self.give_up_before(number),
-            (Asked::Missing(_) | Asked::All, _) => Vec::new(),
+            (Asked::Missing | Asked::All, _) => Vec::new(),
         }
     }
 
@@ -317,6 +345,7 @@ impl EventFeed {
                 .is_none_or(|(_, latest)| batch.timestamp <= *latest),
         };
         if same {
+            self.unconfirmed = false;
             self.counters.duplicates += 1;
             return Vec::new();
         }
@@ -336,38 +365,48 @@ impl EventFeed {
             Collected::Part => Vec::new(),
             Collected::Broken => {
                 self.counters.gaps += 1;
-                vec![self.ask_for_all()]
+                self.ask_for_all()
             }
             Collected::Whole(mut events) => {
                 self.counters.snapshots += 1;
                 events.insert(0, KvEvent::Cleared);
                 self.recent.clear();
+                self.highest = self
+                    .waiting
+                    .last_key_value()
+                    .map_or(number, |(&last, _)| last.max(number));
+                self.advance(number, timestamp, &events);
                 self.complete = chunk.unknown_before <= self.first();
-                self.advance(number, timestamp);
                 events.append(&mut self.take_waiting());
                 vec![Reaction::Apply(events)]
             }
         }
     }
 
-    fn ask_for_missing(&mut self) -> Reaction {
-        let from = self.next.unwrap_or_else(|| self.first());
-        self.asked = Asked::Missing(from);
-        self.reopened = false;
-        self.counters.repairs += 1;
-        match self.params.repair {
-            Repair::Replay => Reaction::Replay { from },
-            Repair::Resubscribe => Reaction::Resubscribe { from },
-        }
+    fn ask_for_missing(&mut self) -> Vec<Reaction> {
+        self.asked = Asked::Missing;
+        self.ask()
     }
 
-    fn ask_for_all(&mut self) -> Reaction {
+    fn ask_for_all(&mut self) -> Vec<Reaction> {
         self.asked = Asked::All;
+        self.ask()
+    }
+
+    fn ask(&mut self) -> Vec<Reaction> {
+        let from = self.wanted();
         self.reopened = false;
+        if self.replaying {
+            return Vec::new(); // its end asks again
+        }
         self.counters.repairs += 1;
         match self.params.repair {
-            Repair::Replay => Reaction::Replay { from: self.first() },
-            Repair::Resubscribe => Reaction::Resubscribe { from: 0 },
+            Repair::Resubscribe => vec![Reaction::Resubscribe { from }],
+            Repair::Replay => {
+                self.replaying = true;
+                self.progress = false;
+                vec![Reaction::Replay { from }]
+            }
         }
     }
 
@@ -379,11 +418,24 @@ impl EventFeed {
         self.recent.clear();
         let mut events = vec![KvEvent::Cleared];
         events.append(&mut self.take_waiting());
-        vec![Reaction::Apply(events)]
+        let mut reactions = vec![Reaction::Apply(events)];
+        if self.misses_some() {
+            reactions.append(&mut self.ask_for_missing());
+        }
+        reactions
     }
 
-    fn advance(&mut self, number: u64, timestamp: f64) {
+    /// Batches came, and others before them did not.
+    fn misses_some(&self) -> bool {
+        self.next.is_some_and(|next| next <= self.highest)
+    }
+
+    fn advance(&mut self, number: u64, timestamp: f64, events: &[KvEvent]) {
+        // What was stored before is gone, known or not.
+        self.complete |= events.contains(&KvEvent::Cleared);
         self.next = Some(number + 1);
+        self.progress = true;
+        self.unconfirmed = false;
         self.recent.push_back((number, timestamp));
         if self.recent.len() > REMEMBERED {
             self.recent.pop_front();
@@ -400,11 +452,13 @@ impl EventFeed {
             }
             let (timestamp, mut events) = entry.remove();
             if self.next == Some(number) {
+                self.advance(number, timestamp, &events);
                 due.append(&mut events);
-                self.advance(number, timestamp);
             }
         }
-        self.asked = Asked::Nothing;
+        if !self.misses_some() {
+            self.asked = Asked::Nothing;
+        }
         due
     }
 }
