@@ -183,7 +183,7 @@ class GrammarManager:
         return ready
 
     def abort_request(self, req: Req) -> None:
-        """A parked request ends; the compilation goes on for whoever asks next."""
+        """A parked request ends; a compilation that has begun goes on for whoever asks next."""
         self.grammar_queue.remove(req)
         self.counters.num_aborted += 1
         req.times.compiled = self._clock()
@@ -319,10 +319,12 @@ class GrammarManager:
         return ready
 
     def _leave_compilation(self, req: Req) -> None:
-        """The compilation goes on for whoever asks next."""
-        for compilation in self._compiling.values():
+        """What nobody waits for does not begin, or it would keep compilers from others."""
+        for key, compilation in list(self._compiling.items()):
             if req in compilation.reqs:
                 compilation.reqs.remove(req)
+                if not compilation.reqs and compilation.future.cancel():
+                    del self._compiling[key]
 
 
 def _opinion(req: Req) -> Opinion:

@@ -42,6 +42,11 @@ class HandBackend(BaseGrammarBackend):
         self.futures[key] = Future()
         return self.futures[key], False
 
+    def begin(self) -> None:
+        """Compilers take all that wait."""
+        for future in self.futures.values():
+            future.set_running_or_notify_cancel()
+
 
 class Grammar(BaseGrammarObject):
     def copy(self) -> "Grammar":
@@ -244,7 +249,8 @@ def test_a_grammar_that_cannot_be_copied_is_invalid_and_a_lost_cache_harms_nobod
 
 
 def test_constraints_in_compilation_are_limited() -> None:
-    manager = GrammarManager(HandBackend())
+    backend = HandBackend()
+    manager = GrammarManager(backend)
     reqs = []
     for i in range(MAX_COMPILING):
         assert manager.can_take(SamplingParams(regex=str(i)))
@@ -253,6 +259,7 @@ def test_constraints_in_compilation_are_limited() -> None:
     assert not manager.can_take(SamplingParams(regex="one more"))
     assert manager.can_take(SamplingParams(regex="0"))
     assert manager.can_take(SamplingParams())
+    backend.begin()
     for req in reqs:
         manager.abort_request(req)
     more = request("more", regex="more")
@@ -365,6 +372,7 @@ def test_what_fails_on_another_rank_fails_here_and_is_compiled_on(
     manager = GrammarManager(backend, ranks)  # type: ignore[arg-type]
     req = request("a", regex="x")
     manager.process_req_with_grammar(req)
+    backend.begin()
     ranks.says = {"a": Opinion(state, "why")}
     assert manager.get_ready_grammar_requests() == [req]
     assert (why_invalid(req).message, why_invalid(req).status_code) == (
@@ -402,11 +410,29 @@ def test_an_aborted_request_leaves_the_queue_and_its_compilation_serves_the_next
     manager = GrammarManager(backend)
     gone, next_one = request("a", regex="x"), request("b", regex="x")
     manager.process_req_with_grammar(gone)
+    backend.begin()
     manager.abort_request(gone)
     assert len(manager) == 0
     manager.process_req_with_grammar(next_one)
     backend.futures["regex", "x"].set_result(Grammar())
     assert manager.get_ready_grammar_requests() == [next_one]
+
+
+def test_a_compilation_that_has_not_begun_ends_with_its_last_request() -> None:
+    backend = HandBackend()
+    manager = GrammarManager(backend)
+    reqs = [request(str(i), regex=str(i // 2)) for i in range(2 * MAX_COMPILING)]
+    for req in reqs:
+        assert manager.process_req_with_grammar(req)
+    for req in reqs[1:]:
+        manager.abort_request(req)
+    waiting = [future for future in backend.futures.values() if not future.cancelled()]
+    assert waiting == [backend.futures["regex", "0"]]
+    more = request("more", regex="more")
+    assert manager.process_req_with_grammar(more)
+    for key in ("0", "more"):
+        backend.futures["regex", key].set_result(Grammar())
+    assert manager.get_ready_grammar_requests() == [reqs[0], more]
 
 
 def test_when_nothing_else_runs_it_looks_for_the_end_of_a_compilation() -> None:
