@@ -25,6 +25,9 @@ ONE_ESCAPE = r"(([\"\\bfnrt]))"
 # A string may hold neither control characters nor halves of a pair; the library lets them through.
 CHARACTERS = r"[ !#-\[\]-\uD7FF\uE000-\U0010FFFF]"
 TOO_MANY = (r"[^\"\\\r\n]", r"[^\0-\x1f\"\\\r\n]")
+_NUL = re.compile(
+    r"(?:\x00|\\(?:0|x00|u0000|U0{8}|u\{0+\}))(?!-)"
+)  # alone, not as the first of a range
 _WHITE_SPACE = re.compile(r"whitespace(?:_\d+)?\{0, 8\} ?")
 _PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
 
@@ -125,6 +128,8 @@ def grammar_text(kind: str, text: str, is_compact: bool) -> str:
     from xgrammar import Grammar
 
     text = prepared_text(kind, text, XGRAMMAR_RULES)
+    if kind in ("regex", "ebnf"):
+        _check_no_nul(text)
     if kind == "json":
         grammar = Grammar.from_json_schema(
             text,
@@ -150,6 +155,9 @@ def _with_bounded_space(node: Format) -> Format:
     """The format, where white space in JSON has an end."""
     if node["type"] == "json_schema":
         return {**node, "max_whitespace_cnt": MOST_WHITE_SPACE}
+    _check_no_nul(node.get("pattern", ""))
+    for field in ("value", "begin", "end", "separator"):
+        _check_no_nul(node.get(field, "").replace("\\", ""))  # there it begins no escape
     bounded = dict(node)
     for field in ("elements", "tags"):
         if field in node:
@@ -157,6 +165,15 @@ def _with_bounded_space(node: Format) -> Format:
     if "content" in node:
         bounded["content"] = _with_bounded_space(node["content"])
     return bounded
+
+
+def _check_no_nul(text: str) -> None:
+    """The library takes NUL for the end of a string, and lets an answer without it pass."""
+    if _NUL.search(text.replace(r"\\", "")):
+        raise ValueError(
+            "a NUL character cannot be honoured by xgrammar; leave it out, or start with "
+            "--grammar-backend llguidance"
+        )
 
 
 def _reason(error: Exception) -> str:

@@ -343,6 +343,39 @@ def test_a_string_holds_whole_characters_without_control_characters(
         assert not (is_open and last in allowed(state)), content
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("regex", "a\0b"),
+        ("ebnf", r'root ::= "a\0b"'),
+        ("ebnf", r'root ::= "a" [\u0000] "b"'),
+        *(
+            ("structural_tag", json.dumps({"type": "structural_tag", "format": format}))
+            for format in (
+                {"type": "const_string", "value": "a\0b"},
+                {"type": "regex", "pattern": "a\0b"},
+            )
+        ),
+    ],
+)
+def test_no_answer_leaves_out_a_character(
+    backend: BaseGrammarBackend, kind: str, text: str
+) -> None:
+    try:
+        grammar = compiled(backend, kind, text)
+    except CompileRefused:
+        return
+    assert not any(accepts(grammar, answer) for answer in ("ab", "a"))
+    assert accepts(grammar, "a\0b")
+
+
+def test_a_range_of_characters_may_begin_at_the_first(backend: BaseGrammarBackend) -> None:
+    for kind, text in (("regex", "a[^x]b"), ("ebnf", r'root ::= "a" [^\x00-\x1f] "\\0b"')):
+        grammar = compiled(backend, kind, text)
+        assert not accepts(grammar, "axb" if kind == "regex" else "a\n\\0b")
+        assert accepts(grammar, "ayb" if kind == "regex" else "ay\\0b")
+
+
 MANY_RULES = "\n".join(
     [
         f"root ::= {' '.join(f'r{i}' for i in range(3000))}",
