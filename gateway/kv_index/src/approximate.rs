@@ -157,9 +157,13 @@ impl Inner {
         self.clock += 1;
         let clock = self.clock;
         let is_known = self.with_recent(slot, |recent| recent.touch(low, clock));
-        if is_known == Some(true) || !self.make_room(slot, low) {
-            return;
+        if is_known != Some(true) && self.make_room(slot, low) {
+            self.insert(slot, low, clock);
         }
+        while self.bytes() > self.limit && self.evict() {}
+    }
+
+    fn insert(&mut self, slot: u32, low: u64, clock: u64) {
         self.with_recent(slot, |recent| recent.insert(low, clock));
         let from = self
             .holders
@@ -173,7 +177,6 @@ impl Inner {
             Some(from) => self.replace(low, from, to),
             None => self.holders.insert(HoldersEntry { low, set: to }),
         }
-        while self.bytes() > self.limit && self.evict() {}
     }
 
     fn replace(&mut self, low: u64, from: SetId, to: SetId) {

@@ -79,6 +79,11 @@ impl<T: Hashed> Sharded<T> {
         Some(entry)
     }
 
+    #[cfg(test)]
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.shards.iter().flatten()
+    }
+
     pub fn retain(&mut self, mut keeps: impl FnMut(&T) -> bool) {
         for shard in &mut self.shards {
             shard.retain(|entry| keeps(entry));
