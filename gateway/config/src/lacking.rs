@@ -16,6 +16,11 @@ const NO_DP: &str = "data-parallel ranks are not addressed; list each rank's own
 const NO_MODELS: &str = "it is not needed: workers of several models can stand together in --worker-urls";
 const NO_TOKENIZER_CACHE: &str = "tokenizing is not cached";
 const INDEX_IS_BOUNDED: &str = "the index forgets on its own; bound it with --max-tree-size";
+const IN_TOKENS: &str = "work is compared in tokens; leave it out";
+const USAGE_COUNTS: &str =
+    "a worker's KV usage counts in its wait at every choice; weigh it with --least-load-kv-pressure-weight";
+const NOTHING_SOFTENED: &str = "choices are those of least cost; leave it out";
+const STICKY: &str = "use --policy manual or --policy consistent_hashing";
 const GRPC_ONLY: &str = "workers are probed by the gRPC health call";
 const NO_RATE: &str = "requests are limited by number; use --max-concurrent-requests and --queue-size";
 
@@ -29,7 +34,6 @@ const TABLE: &[Lacking] = &[
     ("decode-policy", NO_PD),
     ("encode-policy", NO_PD),
     ("mini-lb", NO_PD),
-    ("bucket-adjust-interval-secs", NO_PD),
     ("service-discovery", NO_DISCOVERY),
     ("selector", NO_DISCOVERY),
     ("service-discovery-port", NO_DISCOVERY),
@@ -100,20 +104,32 @@ const TABLE: &[Lacking] = &[
     ("tokenizer-cache-l1-max-memory", NO_TOKENIZER_CACHE),
     ("eviction-interval", INDEX_IS_BOUNDED),
     ("eviction-interval-secs", INDEX_IS_BOUNDED),
-    ("max-idle-secs", INDEX_IS_BOUNDED),
     ("cache-ttl-secs", INDEX_IS_BOUNDED),
     ("block-size", INDEX_IS_BOUNDED),
     (
-        "assignment-mode",
-        "the manual policy is not available; use --policy",
+        "prefix-hash-balance-abs-threshold",
+        "the bound is a share of the mean alone; use --prefix-hash-load-factor",
     ),
+    ("power-of-two-load-metric", IN_TOKENS),
+    ("least-load-mean-prefill-tokens", IN_TOKENS),
     (
-        "prefix-token-count",
-        "the prefix_hash policy is not available; use --policy cache_aware",
+        "least-load-max-waiting-requests",
+        "what waits at a worker counts in its wait; bound what runs with --max-concurrent-requests",
     ),
+    ("balance-token-usage-threshold", USAGE_COUNTS),
+    ("overload-token-usage-threshold", USAGE_COUNTS),
+    ("overlap-decay", NOTHING_SOFTENED),
+    ("selection-temperature", NOTHING_SOFTENED),
+    ("selection-policy", "use --policy"),
     (
-        "prefix-hash-load-factor",
-        "the prefix_hash policy is not available; use --policy cache_aware",
+        "selection-accounting-ttl-ms",
+        "a choice counts until its request ends; leave it out",
+    ),
+    ("routing-key-override", STICKY),
+    ("sticky-sessions", STICKY),
+    (
+        "routing-key-headers",
+        "the key is in the header x-smg-routing-key or the field routing_key",
     ),
     ("health-check-endpoint", GRPC_ONLY),
     ("health-check-port", "health routes are on the main port"),

@@ -29,9 +29,9 @@ pub use command::{Command, from_map, parse, parse_with};
 pub use error::ConfigError;
 pub use layers::Origin;
 pub use options::{
-    AuthOptions, BreakerOptions, GatewayConfig, HealthOptions, LogLevel, LogOptions, MetricsOptions, Policy,
-    RequestOptions, RetryOptions, RoutingOptions, ServerOptions, StartupOptions, TokenizerOptions,
-    TraceOptions,
+    AssignmentMode, AuthOptions, BreakerOptions, GatewayConfig, HealthOptions, LogLevel, LogOptions,
+    MetricsOptions, Policy, RequestOptions, RetryOptions, RoutingOptions, ServerOptions, StartupOptions,
+    TokenizerOptions, TraceOptions,
 };
 pub use schema::option_schema;
 pub use secret::Secret;

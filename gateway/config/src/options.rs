@@ -79,10 +79,33 @@ pub enum Policy {
     Random,
     /// Each worker in turn
     RoundRobin,
-    /// The worker that holds the longest prefix of the prompt, unless it is too busy
+    /// The worker where the prompt is computed first: what it holds of it, what is queued there and how fast it is
     CacheAware,
-    /// The less loaded of two workers drawn by chance
+    /// Of two workers drawn by chance the one with less work, in tokens
     PowerOfTwo,
+    /// The worker where a new request waits least
+    LeastLoad,
+    /// The worker that the hash of the prompt's opening gives, or the next one while that is busy
+    PrefixHash,
+    /// The worker that the hash of the routing key gives
+    ConsistentHashing,
+    /// The worker that had the routing key before
+    Manual,
+    /// The worker for prompts of this length
+    Bucket,
+}
+
+/// Where the policy `manual` puts a new routing key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize)]
+#[value(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
+pub enum AssignmentMode {
+    /// Where its hash says, in every gateway the same
+    Random,
+    /// To the worker with the least work
+    MinLoad,
+    /// To the worker with the fewest keys
+    MinGroup,
 }
 
 impl Policy {
@@ -108,7 +131,7 @@ pub struct RoutingOptions {
     /// cache_aware: share of the prompt (0 to 1) that a worker must hold for its cache to count
     #[arg(long, alias = "cache-match-threshold", default_value_t = 0.3, value_parser = share, value_name = "SHARE")]
     pub cache_threshold: f64,
-    /// cache_aware: a worker is passed over while it runs this many requests more than the least loaded one …
+    /// cache_aware, bucket: a worker is passed over while it runs this many requests more than the least loaded one …
     #[arg(
         long,
         alias = "spill-abs-threshold",
@@ -123,6 +146,37 @@ pub struct RoutingOptions {
     /// cache_aware: pages of 16 tokens remembered for each worker; the least recently used go first
     #[arg(long, default_value_t = 1_048_576, value_parser = whole::<usize>(1, 67_108_864), value_name = "PAGES")]
     pub max_tree_size: usize,
+    /// prefix_hash: tokens at the beginning of a prompt that decide
+    #[arg(long, default_value_t = 256, value_parser = whole::<usize>(1, 1_000_000), value_name = "TOKENS")]
+    pub prefix_token_count: usize,
+    /// prefix_hash: a worker is walked past while it runs more than this many times the mean number of requests
+    #[arg(long, default_value_t = 1.25, value_parser = factor, value_name = "FACTOR")]
+    pub prefix_hash_load_factor: f64,
+    /// bucket: time between two looks at the lengths of prompts that came, by which the workers are parted
+    #[arg(long, default_value_t = 5, value_parser = seconds(), value_name = "SECONDS")]
+    pub bucket_adjust_interval_secs: u64,
+    /// manual: where a new routing key goes
+    #[arg(long, value_enum, default_value_t = AssignmentMode::Random)]
+    pub assignment_mode: AssignmentMode,
+    /// manual: a routing key that was not used for this long is new again
+    #[arg(long, alias = "sticky-key-idle-secs", default_value_t = 14_400, value_parser = seconds(), value_name = "SECONDS")]
+    pub max_idle_secs: u64,
+    /// cache_aware, least_load: seconds that a worker counts as slower while half of its KV memory is in use
+    #[arg(long, default_value_t = 0.15, value_parser = weight, value_name = "SECONDS")]
+    pub least_load_kv_pressure_weight: f64,
+    /// cache_aware, least_load: prompt tokens per second of workers while none was measured
+    #[arg(long, default_value_t = 2000.0, value_parser = rate, value_name = "TOKENS")]
+    pub least_load_default_throughput: f64,
+}
+
+impl RoutingOptions {
+    pub fn bucket_adjust_interval(&self) -> Duration {
+        Duration::from_secs(self.bucket_adjust_interval_secs)
+    }
+
+    pub fn max_idle(&self) -> Duration {
+        Duration::from_secs(self.max_idle_secs)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
@@ -471,6 +525,22 @@ fn factor(text: &str) -> Result<f64, String> {
         text,
         |value| (1.0..=1000.0).contains(&value),
         "a number from 1 to 1000",
+    )
+}
+
+fn weight(text: &str) -> Result<f64, String> {
+    number_in(
+        text,
+        |value| (0.0..=1000.0).contains(&value),
+        "a number from 0 to 1000",
+    )
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    number_in(
+        text,
+        |value| (1.0..=1e9).contains(&value),
+        "a number from 1 to 1000000000",
     )
 }
 

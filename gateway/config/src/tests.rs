@@ -289,7 +289,17 @@ fn the_schema_lists_every_option_with_a_default_that_parses() {
     );
     assert_eq!(
         find("policy")["choices"],
-        json!(["random", "round_robin", "cache_aware", "power_of_two"])
+        json!([
+            "random",
+            "round_robin",
+            "cache_aware",
+            "power_of_two",
+            "least_load",
+            "prefix_hash",
+            "consistent_hashing",
+            "manual",
+            "bucket"
+        ])
     );
     assert_eq!(find("disable_retries")["default"], json!(false));
     assert_eq!(find("max_concurrent_requests")["default"], json!(-1));
@@ -333,6 +343,7 @@ fn the_wait_between_attempts_grows_to_its_bound() {
 fn both_spellings_of_a_flag_work() {
     assert_eq!(launch("--cache-match-threshold 0.7").routing.cache_threshold, 0.7);
     assert_eq!(launch("--spill-abs-threshold 3").routing.balance_abs_threshold, 3);
+    assert_eq!(launch("--sticky-key-idle-secs 60").routing.max_idle_secs, 60);
     assert_eq!(
         launch("--model-path /m").tokenizer.tokenizer_path,
         Some(PathBuf::from("/m"))

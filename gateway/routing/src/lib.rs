@@ -9,6 +9,7 @@ mod load;
 mod policies;
 mod policy;
 mod prefix_index;
+mod ring;
 mod wait;
 mod worker;
 mod worker_set;

@@ -59,6 +59,8 @@ fn lacking_flags_say_what_to_use_instead() {
         "--service-discovery",
         "--tool-call-parser=qwen",
         "launch --enable-igw",
+        "--sticky-sessions",
+        "--power-of-two-load-metric=requests",
     ] {
         let message = error(flag);
         assert!(message.starts_with("this version does not have --"), "{message}");
@@ -117,6 +119,44 @@ fn bad_values_are_one_sentence_with_the_flag() {
         ("--disable-retries=maybe", "--disable-retries", "maybe"),
         ("--host a/b", "--host", "a/b"),
         ("--port 1 --port 2", "--port", "multiple times"),
+    ] {
+        let message = error(line);
+        assert!(
+            message.contains(flag) && message.contains(says),
+            "{line}: {message}"
+        );
+        assert!(
+            !message.contains('\n') && !message.contains("Usage"),
+            "{line}: {message}"
+        );
+    }
+}
+
+#[test]
+fn bad_values_of_policies_are_told_the_same_way() {
+    for (line, flag, says) in [
+        (
+            "--prefix-token-count 0",
+            "--prefix-token-count",
+            "from 1 to 1000000",
+        ),
+        (
+            "--prefix-hash-load-factor 0.9",
+            "--prefix-hash-load-factor",
+            "from 1 to 1000",
+        ),
+        ("--assignment-mode delegate", "--assignment-mode", "min_group"),
+        ("--max-idle-secs 0", "--max-idle-secs", "a whole number"),
+        (
+            "--least-load-default-throughput 0",
+            "--least-load-default-throughput",
+            "from 1 to",
+        ),
+        (
+            "--least-load-kv-pressure-weight -1",
+            "--least-load-kv-pressure-weight",
+            "from 0 to 1000",
+        ),
     ] {
         let message = error(line);
         assert!(

@@ -1,7 +1,12 @@
 //! One policy per file, and the list of them.
 
+mod bucket;
 mod cache_aware;
+mod consistent_hashing;
+mod least_load;
+mod manual;
 mod power_of_two;
+mod prefix_hash;
 mod random;
 mod round_robin;
 #[cfg(test)]
@@ -22,6 +27,17 @@ const ALL: &[(&str, Build)] = &[
         Box::new(cache_aware::CacheAware::new(params))
     }),
     (power_of_two::NAME, |_| Box::new(power_of_two::PowerOfTwo)),
+    (least_load::NAME, |params| {
+        Box::new(least_load::LeastLoad::new(params))
+    }),
+    (prefix_hash::NAME, |params| {
+        Box::new(prefix_hash::PrefixHash::new(params))
+    }),
+    (consistent_hashing::NAME, |_| {
+        Box::new(consistent_hashing::ConsistentHashing::default())
+    }),
+    (manual::NAME, |params| Box::new(manual::Manual::new(params))),
+    (bucket::NAME, |params| Box::new(bucket::Bucket::new(params))),
 ];
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -45,41 +61,4 @@ pub fn build_policy(name: &str, params: PolicyParams) -> Result<Box<dyn Policy>,
 }
 
 #[cfg(test)]
-mod tests {
-    use super::testing::{Load, now, workers};
-    use super::*;
-    use crate::policy::RouteRequest;
-
-    fn every_policy() -> impl Iterator<Item = Box<dyn Policy>> {
-        policy_names().map(|name| build_policy(name, PolicyParams::default()).expect("listed"))
-    }
-
-    #[test]
-    fn every_policy_is_found_under_its_name() {
-        for (name, policy) in policy_names().zip(every_policy()) {
-            assert_eq!(policy.name(), name);
-        }
-    }
-
-    #[test]
-    fn an_unknown_name_is_answered_with_the_known_ones() {
-        let error = build_policy("fastest", PolicyParams::default())
-            .err()
-            .expect("no such policy");
-        assert_eq!(
-            error.to_string(),
-            "unknown policy \"fastest\"; choose one of random, round_robin, cache_aware, power_of_two"
-        );
-    }
-
-    #[test]
-    fn no_policy_chooses_among_none_and_every_one_takes_the_only_one() {
-        let mut rng = rand::rng();
-        let only = workers([Load::IDLE]);
-        let request = RouteRequest::new(now(), 8, 8);
-        for policy in every_policy() {
-            assert_eq!(policy.choose(&request, &[], &mut rng), None);
-            assert_eq!(policy.choose(&request, &only, &mut rng), Some(0));
-        }
-    }
-}
+mod tests;

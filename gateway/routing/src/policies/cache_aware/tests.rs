@@ -2,7 +2,6 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::*;
-
 use crate::load::{LoadReport, OwnLoad};
 use crate::policies::testing::{Load, choices, fill, now, worker, workers};
 
