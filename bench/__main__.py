@@ -2,7 +2,7 @@
 
 import sys
 
-from bench import cache, cancel, engine, gateway, grammar, scheduling
+from bench import cache, cancel, engine, gateway, grammar, kv_index, scheduling
 
 SUITES = {
     "engine": engine.main,
@@ -11,6 +11,7 @@ SUITES = {
     "cache": cache.main,
     "scheduling": scheduling.main,
     "grammar": grammar.main,
+    "kv-index": kv_index.main,
 }
 
 

@@ -4,6 +4,7 @@
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
 use smg_kv_index::{
@@ -23,6 +24,7 @@ fn main() {
         hashing(page_size);
         lookups(page_size);
         updates(page_size);
+        beside_a_writer(page_size);
         approximate(page_size);
     }
 }
@@ -93,7 +95,7 @@ fn removed(start: u32, len: usize, page_size: NonZeroU32) -> KvEvent {
 
 fn hashing(page_size: NonZeroU32) {
     let tokens = prompt(1, PROMPT);
-    let seconds = timed(200, || {
+    let seconds = timed(2000, || {
         black_box(PagedPrompt::new(black_box(&tokens), "", page_size));
     });
     report("keys of 4,096 tokens", page_size, "µs", &micros(&seconds));
@@ -119,7 +121,7 @@ fn lookups(page_size: NonZeroU32) {
     let index = filled(page_size);
     let same = PromptKeys::new(prompt(1, PROMPT), "");
     same.paged(page_size);
-    let seconds = timed(2000, || {
+    let seconds = timed(10_000, || {
         black_box(index.lookup(black_box(&same)));
     });
     report(
@@ -136,7 +138,7 @@ fn lookups(page_size: NonZeroU32) {
         keys.paged(page_size);
     }
     let mut next = others.iter().cycle();
-    let seconds = timed(2000, || {
+    let seconds = timed(10_000, || {
         black_box(next.next().map(|keys| index.lookup(keys)));
     });
     report(
@@ -174,6 +176,42 @@ fn updates(page_size: NonZeroU32) {
         .map(|seconds| blocks as f64 / seconds / 1e6)
         .collect();
     report("updates, stored and removed", page_size, "M blocks/s", &rates);
+}
+
+/// The 99th percentile of lookups while another thread stores and removes whole prompts without a pause.
+fn beside_a_writer(page_size: NonZeroU32) {
+    let index = filled(page_size);
+    let keys = PromptKeys::new(prompt(1, PROMPT), "");
+    keys.paged(page_size);
+    let len = 1024 * page_size.get() as usize;
+    let (store, remove) = (stored(7, len, page_size), removed(7, len, page_size));
+    let is_over = AtomicBool::new(false);
+    let mut seconds = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                black_box(index.apply(target(0), &[store.clone(), remove.clone()]));
+            }
+        });
+        for _ in 0..REPEATS {
+            let mut times: Vec<f64> = (0..1000)
+                .map(|_| {
+                    let begin = now();
+                    black_box(index.lookup(&keys));
+                    begin.elapsed().as_secs_f64()
+                })
+                .collect();
+            times.sort_by(f64::total_cmp);
+            seconds.push(times[989]);
+        }
+        is_over.store(true, Relaxed);
+    });
+    report(
+        "lookup beside a busy writer, 99th percentile",
+        page_size,
+        "µs",
+        &micros(&seconds),
+    );
 }
 
 fn in_parts(start: u32, len: usize, page_size: NonZeroU32) -> Vec<KvEvent> {

@@ -4,7 +4,7 @@ mod recent;
 
 use std::num::NonZeroU32;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use crate::event::Tier;
 use crate::holders::{Change, HolderSets, SetId};
@@ -14,16 +14,18 @@ use crate::walk::Walk;
 use crate::{PrefixLookup, PrefixMatch, PromptKeys, Target};
 use recent::Recent;
 
-/// Pages that are forgotten before a waiting lookup may go first.
+/// Pages that are changed before a waiting lookup may go first.
 const SLICE: usize = 64;
 
-/// Which target was sent which pages. Shared between tasks.
+/// Which target was sent which pages. Shared between tasks: changes go one after the other, and lookups in between.
 ///
 /// To be sent is a use. A target that has as many pages as its cache takes loses the one that was used longest ago;
 /// within a prompt that is the last one. Where all together need more memory than they may, the target whose oldest
 /// page is the oldest of all loses it.
 pub struct ApproximateIndex {
     page_size: NonZeroU32,
+    /// Held during a change, also while lookups go first.
+    changing: Mutex<()>,
     inner: RwLock<Inner>,
 }
 
@@ -57,6 +59,7 @@ impl ApproximateIndex {
         let max_bytes = max_bytes.max(64 << 10);
         Self {
             page_size,
+            changing: Mutex::new(()),
             inner: RwLock::new(Inner {
                 // The rest is for what exists twice while it is moved.
                 limit: max_bytes - max_bytes / 16,
@@ -67,25 +70,30 @@ impl ApproximateIndex {
 
     /// Tells how many tokens the target's cache takes (`max_total_num_tokens`). Until then only memory bounds it.
     pub fn set_capacity(&self, target: Target, tokens: usize) {
-        let inner = &mut *self.inner.write();
+        let _changing = self.changing.lock();
+        let mut inner = self.inner.write();
         let slot = inner.targets.number_or_insert(target, Recent::default);
         let capacity = (tokens / self.page_size.get() as usize).max(1);
         inner.with_recent(slot, |recent| recent.capacity = capacity);
-        inner.shrink_to_capacity(slot);
+        shrink_to_capacity(&mut inner, slot);
     }
 
     /// Notes that the target is sent this prompt.
     pub fn insert(&self, target: Target, prompt: &PromptKeys) {
         let paged = prompt.paged(self.page_size);
-        let inner = &mut *self.inner.write();
+        let _changing = self.changing.lock();
+        let mut inner = self.inner.write();
         let slot = inner.targets.number_or_insert(target, Recent::default);
         let capacity = inner.targets.get(slot).map_or(0, |recent| recent.capacity);
         let kept = &paged.keys()[..paged.keys().len().min(capacity)];
         // From the end to the start: a page is then always more recent than those that follow it.
-        for key in kept.iter().rev() {
+        for (done, key) in kept.iter().rev().enumerate() {
             inner.touch(slot, key.low);
+            if done % SLICE == SLICE - 1 {
+                RwLockWriteGuard::bump(&mut inner);
+            }
         }
-        inner.shrink_to_capacity(slot);
+        shrink_to_capacity(&mut inner, slot);
     }
 
     /// Bytes in use.
@@ -131,20 +139,26 @@ impl PrefixLookup for ApproximateIndex {
     }
 
     fn forget(&self, target: Target) {
+        let _changing = self.changing.lock();
         let mut inner = self.inner.write();
         let Some(slot) = inner.targets.number(target) else {
             return;
         };
-        while inner.pop_oldest(slot).is_some() {
-            for _ in 1..SLICE {
-                if inner.pop_oldest(slot).is_none() {
-                    break;
-                }
-            }
-            parking_lot::RwLockWriteGuard::bump(&mut inner);
+        inner.with_recent(slot, |recent| recent.capacity = 0);
+        shrink_to_capacity(&mut inner, slot);
+        if let Some(recent) = inner.targets.remove(slot) {
+            inner.recent_bytes -= recent.bytes();
         }
-        inner.with_recent(slot, |recent| *recent = Recent::default());
-        inner.targets.remove(slot);
+    }
+}
+
+fn shrink_to_capacity(inner: &mut RwLockWriteGuard<'_, Inner>, slot: u32) {
+    let surplus = |recent: &Recent| recent.len().saturating_sub(recent.capacity);
+    for done in 0..inner.targets.get(slot).map_or(0, surplus) {
+        inner.pop_oldest(slot);
+        if done % SLICE == SLICE - 1 {
+            RwLockWriteGuard::bump(inner);
+        }
     }
 }
 
@@ -198,20 +212,15 @@ impl Inner {
         }
     }
 
-    fn shrink_to_capacity(&mut self, slot: u32) {
-        while self
-            .targets
-            .get(slot)
-            .is_some_and(|recent| recent.len() > recent.capacity)
-        {
-            if self.pop_oldest(slot).is_none() {
-                return;
-            }
-        }
-    }
-
     /// Takes the oldest pages of all that one target has; false if there are none.
     fn evict(&mut self) -> bool {
+        if self.sets.waste() > self.limit / 8 {
+            let moved = self.sets.compact();
+            for entry in self.holders.iter_mut() {
+                entry.set = entry.set.after(&moved);
+            }
+            return true;
+        }
         let mut oldest: Option<(u64, u32)> = None;
         let mut second = u64::MAX;
         for (slot, recent) in self.targets.iter() {

@@ -17,7 +17,7 @@ mod update;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use parking_lot::{RwLock, RwLockWriteGuard};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use crate::event::{Applied, KvEvent};
 use crate::holders::Change;
@@ -32,9 +32,11 @@ const SLICE: usize = 64;
 /// The limit is at least this.
 const MIN_LIMIT: usize = 64 << 10;
 
-/// Which target holds which pages, in which tiers. Shared between tasks; the changes of one target come from one
-/// task at a time.
+/// Which target holds which pages, in which tiers. Shared between tasks: changes go one after the other, and lookups
+/// in between.
 pub struct KvIndex {
+    /// Held during a change, also while lookups go first.
+    changing: Mutex<()>,
     inner: RwLock<Inner>,
     /// Counts uses.
     clock: AtomicU64,
@@ -76,6 +78,7 @@ impl KvIndex {
     pub fn new(max_bytes: usize) -> Self {
         let max_bytes = max_bytes.max(MIN_LIMIT);
         Self {
+            changing: Mutex::new(()),
             inner: RwLock::new(Inner {
                 pages: Pages::default(),
                 targets: Slots::default(),
@@ -91,6 +94,7 @@ impl KvIndex {
     /// Takes in what a target reports, in order.
     pub fn apply(&self, target: Target, events: &[KvEvent]) -> Applied {
         let mut applied = Applied::default();
+        let _changing = self.changing.lock();
         let mut inner = self.inner.write();
         let tick = self.tick();
         let slot = inner.targets.number_or_insert(target, Held::default);
@@ -158,6 +162,7 @@ impl PrefixLookup for KvIndex {
     }
 
     fn forget(&self, target: Target) {
+        let _changing = self.changing.lock();
         let mut inner = self.inner.write();
         if let Some(slot) = inner.targets.number(target) {
             clear(&mut inner, slot);

@@ -3,6 +3,7 @@
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
+use crate::chunked::Chunked;
 use crate::event::Tier;
 
 /// Bits of 64 targets, one word for each tier.
@@ -11,6 +12,13 @@ pub(crate) type Group = [u64; 3];
 /// Number of a set; of equal sets there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SetId(u32);
+
+impl SetId {
+    /// Its number after [`HolderSets::compact`].
+    pub fn after(self, moved: &[Self]) -> Self {
+        moved[self.0 as usize]
+    }
+}
 
 impl SetId {
     pub const EMPTY: Self = Self(0);
@@ -85,7 +93,7 @@ impl Change {
 }
 
 pub(crate) struct HolderSets {
-    sets: Vec<Holders>,
+    sets: Chunked<Holders>,
     numbers: HashTable<u32>,
     free: Vec<u32>,
     group_bytes: usize,
@@ -96,8 +104,10 @@ pub(crate) struct HolderSets {
 
 impl Default for HolderSets {
     fn default() -> Self {
+        let mut sets = Chunked::default();
+        sets.push(Holders::default());
         Self {
-            sets: vec![Holders::default()],
+            sets,
             numbers: HashTable::new(),
             free: Vec::new(),
             group_bytes: 0,
@@ -113,10 +123,7 @@ impl HolderSets {
     }
 
     pub fn bytes(&self) -> usize {
-        self.sets.capacity() * size_of::<Holders>()
-            + self.numbers.allocation_size()
-            + self.free.capacity() * 4
-            + self.group_bytes
+        self.sets.bytes() + self.numbers.allocation_size() + self.free.capacity() * 4 + self.group_bytes
     }
 
     /// Sets that someone keeps.
@@ -157,6 +164,36 @@ impl HolderSets {
         }
         self.free.push(id.0);
         self.latest = None;
+    }
+
+    /// Bytes of places that no set is in.
+    pub fn waste(&self) -> usize {
+        self.free.len() * size_of::<Holders>()
+    }
+
+    /// Closes the free places. Every number that is in use is to be replaced by what the answer has in its place.
+    pub fn compact(&mut self) -> Vec<SetId> {
+        let mut moved = vec![SetId::EMPTY; self.sets.len()];
+        let mut sets = Chunked::default();
+        for (number, set) in std::mem::take(&mut self.sets).into_iter().enumerate() {
+            if number == 0 || !set.groups.is_empty() {
+                moved[number] = SetId(sets.len() as u32);
+                sets.push(set);
+            }
+        }
+        self.sets = sets;
+        self.free = Vec::new();
+        self.latest = None;
+        self.numbers = HashTable::with_capacity(self.sets.len());
+        for (number, set) in (0..).zip(self.sets.iter()).skip(1) {
+            let hash_again = |&number: &u32| {
+                let set = &self.sets[number as usize];
+                hash_of(set.first, &set.groups)
+            };
+            self.numbers
+                .insert_unique(hash_of(set.first, &set.groups), number, hash_again);
+        }
+        moved
     }
 
     fn intern_changed(&mut self, from: SetId, change: Change) -> SetId {
@@ -209,9 +246,10 @@ impl HolderSets {
                 self.group_bytes += size_of_val(&*new.groups);
                 let number = self.free.pop().unwrap_or(self.sets.len() as u32);
                 vacant.insert(number);
-                match self.sets.get_mut(number as usize) {
-                    Some(place) => *place = new,
-                    None => self.sets.push(new),
+                if number as usize == self.sets.len() {
+                    self.sets.push(new);
+                } else {
+                    self.sets[number as usize] = new;
                 }
                 SetId(number)
             }

@@ -45,6 +45,7 @@
 //! Nothing here performs I/O, waits, or reads a clock. Keys of pages are hashes, so no prompt is kept in clear.
 
 mod approximate;
+mod chunked;
 mod event;
 mod exact;
 mod feed;

@@ -4,7 +4,7 @@ use hashbrown::HashTable;
 
 /// A table grows by one shard at a time, so little memory is needed twice meanwhile.
 const SHARDS: usize = 8;
-/// Smaller shards are not made smaller.
+/// Smaller shards are not made smaller, unless they are empty.
 const SMALL: usize = 28;
 
 pub(crate) trait Hashed {
@@ -72,11 +72,16 @@ impl<T: Hashed> Sharded<T> {
         let shard = &mut self.shards[shard_of(hash)];
         let (entry, _) = shard.find_entry(hash, is).ok()?.remove();
         self.len -= 1;
-        if shard.len() * 4 < full_capacity(shard) && full_capacity(shard) > SMALL {
+        let is_sparse = shard.len() * 4 < full_capacity(shard) && full_capacity(shard) > SMALL;
+        if is_sparse || shard.is_empty() {
             let capacity = shard.len() * 2;
             rebuild(shard, capacity, &mut self.bytes);
         }
         Some(entry)
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.shards.iter_mut().flatten()
     }
 
     #[cfg(test)]

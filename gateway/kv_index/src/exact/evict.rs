@@ -36,8 +36,13 @@ impl Inner {
         entry.max(self.pages.table.growth(new.key.low))
     }
 
-    /// Takes the last pages of a run that was not used for long; false if there is none.
+    /// Frees some memory: that of places where nothing is, or that of the last pages of a run that was not used for long.
+    /// False: there is nothing any more.
     fn evict(&mut self) -> bool {
+        if self.pages.waste() > self.limit / 8 {
+            self.pages.compact();
+            return true;
+        }
         let Some(run) = self.pages.runs.least_used() else {
             return false;
         };

@@ -122,6 +122,23 @@ impl Pages {
         self.end_if_empty(run);
     }
 
+    /// Bytes that [`compact`](Self::compact) wins back.
+    pub fn waste(&self) -> usize {
+        self.runs.waste() + self.sets.waste()
+    }
+
+    /// Closes the places of runs and sets that are gone. No [`Place`] holds afterwards.
+    pub fn compact(&mut self) {
+        let sets = self.sets.compact();
+        let runs = self.runs.compact();
+        for run in self.runs.iter_mut() {
+            run.set = run.set.after(&sets);
+        }
+        for entry in self.table.iter_mut() {
+            entry.run = runs[entry.run as usize];
+        }
+    }
+
     fn place(&self, entry: &PageEntry) -> Place {
         let offset = (entry.depth - self.runs.get(entry.run).start) as usize;
         Place {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::chunked::Chunked;
 use crate::holders::SetId;
 use crate::keys::PageKey;
 
@@ -84,7 +85,7 @@ impl Run {
 /// All runs. One without pages is free.
 #[derive(Default)]
 pub(super) struct Runs {
-    runs: Vec<Run>,
+    runs: Chunked<Run>,
     free: Vec<u32>,
     page_bytes: usize,
     hand: usize,
@@ -112,7 +113,7 @@ impl Runs {
     }
 
     pub fn bytes(&self) -> usize {
-        self.runs.capacity() * size_of::<Run>() + self.free.capacity() * 4 + self.page_bytes
+        self.runs.bytes() + self.free.capacity() * 4 + self.page_bytes
     }
 
     pub fn page_sizes(&self) -> impl Iterator<Item = NonZeroU32> {
@@ -178,9 +179,40 @@ impl Runs {
         Some(page)
     }
 
+    /// Bytes of places that no run is in.
+    pub fn waste(&self) -> usize {
+        self.free.len() * size_of::<Run>()
+    }
+
+    /// Closes the free places. The answer has each run's new number in the place of its old one.
+    pub fn compact(&mut self) -> Vec<u32> {
+        let mut moved = vec![NONE; self.runs.len()];
+        let mut runs = Chunked::default();
+        for (number, run) in std::mem::take(&mut self.runs).into_iter().enumerate() {
+            if run.len() > 0 {
+                moved[number] = runs.len() as u32;
+                runs.push(run);
+            }
+        }
+        for run in runs.iter_mut() {
+            run.next = moved.get(run.next as usize).copied().unwrap_or(NONE);
+        }
+        self.runs = runs;
+        self.free = Vec::new();
+        self.hand = 0;
+        moved
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Run> {
+        self.runs.iter_mut()
+    }
+
     fn with_pages<T>(&mut self, run: u32, change: impl FnOnce(&mut VecDeque<Page>) -> T) -> T {
         let pages = &mut self.runs[run as usize].pages;
         let before = bytes_of(pages);
+        if pages.capacity() == 0 {
+            pages.reserve_exact(1); // many runs stay that short
+        }
         let result = change(pages);
         self.page_bytes = self.page_bytes + bytes_of(pages) - before;
         result

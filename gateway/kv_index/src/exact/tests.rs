@@ -267,6 +267,37 @@ fn the_end_of_what_was_used_longest_ago_goes_first() {
 }
 
 #[test]
+fn memory_of_many_short_runs_serves_long_ones_later() {
+    let fill = |index: &KvIndex| {
+        let worker = Worker::new(1, 1);
+        for start in 0..60u32 {
+            let tokens: Vec<u32> = (start * 1000..).take(500).collect();
+            index.apply(worker.target, &[worker.stores(&tokens, 0, Tier::Device)]);
+        }
+    };
+    let fresh = KvIndex::new(1 << 20);
+    fill(&fresh);
+    let used = KvIndex::new(1 << 20);
+    for start in 0..20_000u32 {
+        let worker = Worker::new(u64::from(start % 64), 1);
+        used.apply(
+            worker.target,
+            &[worker.stores(&[100_000 + start], 0, Tier::Device)],
+        );
+    }
+    let fragmented = used.stats();
+    assert!(fragmented.runs > 2_000, "{fragmented:?}");
+    fill(&used);
+    used.inner.read().check();
+    let (fresh, used) = (fresh.stats(), used.stats());
+    assert!(
+        fresh.evicted > 0 && used.pages * 3 > fresh.pages * 2,
+        "{fresh:?} {used:?}"
+    );
+    assert!(used.runs < 1_000, "{used:?}");
+}
+
+#[test]
 fn evicted_pages_leave_no_entry_whatever_workers_call_them() {
     let index = KvIndex::new(1 << 20);
     let workers: Vec<Worker> = (0..8).map(|number| Worker::new(number, 1)).collect();
