@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt};
 
+use crate::keys::mix;
 use crate::load::{LoadReport, OwnLoad};
 use crate::worker::WorkerId;
 
@@ -55,6 +56,11 @@ pub trait Policy: Send + Sync {
 
     /// How each candidate stands, in their order and by the same sums as in `pick`.
     fn verdicts(&self, request: &RouteRequest, candidates: &[Candidate]) -> Vec<Verdict>;
+
+    /// How many candidates drawn by chance the policy needs to see, where it would draw so many itself; `None`: all.
+    fn num_drawn(&self) -> Option<usize> {
+        None
+    }
 
     /// Told of each pick that becomes a choice.
     fn note(&self, _request: &RouteRequest, _candidates: &[Candidate], _chosen: usize) {}
@@ -203,6 +209,14 @@ impl Default for PolicyParams {
             default_prefill_rate: 2000.0,
         }
     }
+}
+
+/// A hash of who the candidates are, in their order.
+pub(crate) fn set_name(candidates: &[Candidate]) -> u64 {
+    let count = candidates.len() as u64;
+    candidates
+        .iter()
+        .fold(count, |name, candidate| mix(name, candidate.key))
 }
 
 /// Index of the best of the scored candidates: the lowest score, then the highest priority; among equals each is as

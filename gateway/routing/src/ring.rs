@@ -9,7 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::keys::mix;
-use crate::policy::Candidate;
+use crate::policy::{Candidate, set_name};
 
 /// Points of each worker: so many keep the shares of equal workers within a few tenths of each other.
 const POINTS: u64 = 150;
@@ -52,11 +52,7 @@ pub(crate) struct View {
 
 impl Ring {
     pub(crate) fn view(&self, candidates: &[Candidate]) -> View {
-        let name = candidates
-            .iter()
-            .fold(candidates.len() as u64, |name, candidate| {
-                mix(name, candidate.key)
-            });
+        let name = set_name(candidates);
         let inner = &mut *self.inner.lock();
         let known = inner.sets.iter().find(|(known, _)| *known == name);
         let set = match known {

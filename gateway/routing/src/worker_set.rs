@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use rand::Rng;
+use rand::{Rng, RngExt};
 
 use crate::breaker::BreakerParams;
 use crate::health::{HealthParams, WorkerState};
@@ -183,8 +183,18 @@ impl WorkerSet {
         let selection = &mut *self.selection.lock();
         let pool = self.pool(query, selection)?;
         let candidates = &mut selection.candidates;
-        collect(&pool, query, candidates);
-        while let Some(index) = policy.choose(&query.request, candidates, rng) {
+        let mut is_drawn = draw(&pool, query, policy, candidates, rng);
+        if !is_drawn {
+            collect(&pool, query, candidates);
+        }
+        loop {
+            let Some(index) = policy.choose(&query.request, candidates, rng) else {
+                if !std::mem::take(&mut is_drawn) {
+                    return Err(unavailable(&pool, query));
+                }
+                collect(&pool, query, candidates);
+                continue;
+            };
             let chosen = candidates[index];
             let prefill_tokens = query.request.uncached_on(chosen.cached_tokens);
             let worker = &pool[chosen.position as usize];
@@ -199,7 +209,6 @@ impl WorkerSet {
             // An outcome that was recorded since the filter has opened this breaker.
             candidates.remove(index);
         }
-        Err(unavailable(&pool, query))
     }
 
     /// What [`Self::select`] would choose and why; nothing is counted or remembered.
@@ -267,6 +276,40 @@ impl WorkerSet {
     }
 }
 
+/// Tries to find as many candidates by chance as the policy would draw from all, so that a choice costs the same
+/// whatever the number of workers. Returns whether it did.
+fn draw(
+    pool: &[Arc<Worker>],
+    query: &Query<'_>,
+    policy: &dyn Policy,
+    candidates: &mut Vec<Candidate>,
+    rng: &mut dyn Rng,
+) -> bool {
+    let drawn = policy.num_drawn().filter(|_| query.only.is_none());
+    let Some(wanted) = drawn.filter(|wanted| wanted * DRAWS < pool.len()) else {
+        return false;
+    };
+    candidates.clear();
+    for _ in 0..wanted * DRAWS {
+        let position = rng.random_range(0..pool.len());
+        let worker = &pool[position];
+        let is_held = candidates.iter().any(|held| held.worker == worker.id());
+        if is_held || query.avoid.contains(&worker.id()) || !worker.is_available(query.request.now) {
+            continue;
+        }
+        candidates.push(worker.candidate(position as u32));
+        if candidates.len() == wanted {
+            candidates.sort_unstable_by_key(|candidate| candidate.worker);
+            note_cached(query, candidates);
+            return true;
+        }
+    }
+    false
+}
+
+/// Draws per candidate that is wanted; where most workers cannot take a request, all are looked at.
+const DRAWS: usize = 4;
+
 /// Those of the pool that can take the request, in its order.
 fn collect(pool: &[Arc<Worker>], query: &Query<'_>, candidates: &mut Vec<Candidate>) {
     let is_asked_for = |id: WorkerId| query.only.is_none_or(|only| only == id);
@@ -279,6 +322,11 @@ fn collect(pool: &[Arc<Worker>], query: &Query<'_>, candidates: &mut Vec<Candida
     if !query.avoid.is_empty() && !candidates.iter().all(is_avoided) {
         candidates.retain(|candidate| !is_avoided(candidate));
     }
+    note_cached(query, candidates);
+}
+
+/// `candidates` are in the order of their ids.
+fn note_cached(query: &Query<'_>, candidates: &mut [Candidate]) {
     for (id, tokens) in query.cached {
         if let Ok(place) = candidates.binary_search_by_key(id, |candidate| candidate.worker) {
             candidates[place].cached_tokens = (*tokens).min(query.request.prompt_tokens);

@@ -9,7 +9,7 @@ use rand::Rng;
 
 use super::least_load::LeastLoad;
 use crate::keys::mix;
-use crate::policy::{AssignmentMode, Candidate, Policy, PolicyParams, RouteRequest, Verdict};
+use crate::policy::{AssignmentMode, Candidate, Policy, PolicyParams, RouteRequest, Verdict, set_name};
 use crate::wait::work;
 
 pub(crate) const NAME: &str = "manual";
@@ -35,6 +35,8 @@ struct Memory {
     groups: HashMap<u64, usize>,
     /// Workers that were candidates, and when last: a key whose worker is among them and away goes elsewhere.
     workers: HashMap<u64, Instant>,
+    /// The set of candidates that `workers` was brought up to date for last, and when.
+    noted: Option<(u64, Instant)>,
     swept: Option<Instant>,
 }
 
@@ -141,9 +143,7 @@ impl Policy for Manual {
         let now = request.now;
         let memory = &mut *self.memory.lock();
         memory.sweep(now, self.params.max_idle, self.most_keys);
-        memory
-            .workers
-            .extend(candidates.iter().map(|candidate| (candidate.key, now)));
+        memory.note_workers(candidates, now, self.params.max_idle);
         let worker = candidates[chosen].key;
         // The choice of the moment cannot be found again, that of the hash can.
         let by_hash = self.params.assignment_mode == AssignmentMode::Random;
@@ -179,6 +179,17 @@ impl Memory {
         if let Some(group) = before.and_then(|before| self.groups.get_mut(&before.worker)) {
             *group -= 1;
         }
+    }
+
+    fn note_workers(&mut self, candidates: &[Candidate], now: Instant, max_idle: Duration) {
+        let name = set_name(candidates);
+        let is_noted = |(noted, at)| noted == name && !is_idle(at, now, max_idle / SWEEPS);
+        if self.noted.is_some_and(is_noted) {
+            return;
+        }
+        self.noted = Some((name, now));
+        let seen = candidates.iter().map(|candidate| (candidate.key, now));
+        self.workers.extend(seen);
     }
 
     /// Forgets what was not used for `max_idle`, and where more is left than fits, the quarter that was not used for

@@ -27,6 +27,10 @@ impl Policy for PowerOfTwo {
         best(candidates, scored, rng)
     }
 
+    fn num_drawn(&self) -> Option<usize> {
+        Some(2)
+    }
+
     fn verdicts(&self, request: &RouteRequest, candidates: &[Candidate]) -> Vec<Verdict> {
         let verdict = |candidate: &Candidate| {
             let (queued, output) = (

@@ -66,19 +66,23 @@ impl Policy for PrefixHash {
         };
         let most = self.most_requests(request, candidates);
         let ranks = self.ring.view(candidates).ranks(key, candidates.len());
-        let verdict = |(candidate, rank): (&Candidate, usize)| {
-            let running = candidate.requests(request.now);
-            if running > most {
-                return Verdict::passed_over(format!(
-                    "walked past: runs {running} requests, and at most {most} are within the load factor"
-                ));
-            }
-            Verdict::new(
-                rank as f64,
+        let running = |candidate: &Candidate| candidate.requests(request.now);
+        let mut on_ring = candidates
+            .iter()
+            .zip(&ranks)
+            .filter(|(_, rank)| **rank != usize::MAX);
+        let is_bounded = on_ring.any(|(candidate, _)| running(candidate) <= most);
+        let verdict = |(candidate, rank): (&Candidate, &usize)| match running(candidate) {
+            _ if *rank == usize::MAX => Verdict::passed_over("another worker has its place on the ring"),
+            running if running > most && is_bounded => Verdict::passed_over(format!(
+                "walked past: runs {running} requests, and at most {most} are within the load factor"
+            )),
+            _ => Verdict::new(
+                *rank as f64,
                 format!("{rank} steps from the prompt's place on the ring"),
-            )
+            ),
         };
-        candidates.iter().zip(ranks).map(verdict).collect()
+        candidates.iter().zip(&ranks).map(verdict).collect()
     }
 }
 

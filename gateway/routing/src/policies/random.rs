@@ -17,6 +17,10 @@ impl Policy for Random {
         (!candidates.is_empty()).then(|| rng.random_range(0..candidates.len()))
     }
 
+    fn num_drawn(&self) -> Option<usize> {
+        Some(1)
+    }
+
     fn verdicts(&self, _: &RouteRequest, candidates: &[Candidate]) -> Vec<Verdict> {
         vec![Verdict::new(0.0, "as likely as any other"); candidates.len()]
     }

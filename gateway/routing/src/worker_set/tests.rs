@@ -1,5 +1,8 @@
 use std::sync::Barrier;
 
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
 use super::*;
 use crate::breaker::{BreakerState, Outcome};
 use crate::health::Probe;
@@ -301,4 +304,177 @@ fn roles_are_kept_apart() {
         select(&set, &prefill_leg).expect("ready").worker().id(),
         prefill.id()
     );
+}
+
+#[test]
+fn explaining_counts_nothing_and_names_every_candidate() {
+    let (set, now) = (WorkerSet::new(WorkerParams::default()), start());
+    let workers: Vec<_> = (0..3)
+        .map(|port| ready_worker(&set, &format!("grpc://a:{port}")))
+        .collect();
+    trip(&set, &workers[1], now);
+    let policy = build_policy("least_load", PolicyParams::default()).expect("listed");
+    let _busy = workers[0].begin(500, 10, now).expect("closed");
+    let cached = [(workers[2].id(), 64), (workers[1].id(), 99)];
+    let asked = Query {
+        cached: &cached,
+        ..query(now)
+    };
+    let explained = set
+        .explain(&asked, &*policy, &mut rand::rng())
+        .expect("two are available");
+    let urls: Vec<&str> = explained
+        .candidates
+        .iter()
+        .map(|(worker, _)| worker.url())
+        .collect();
+    assert_eq!(urls, ["grpc://a:0", "grpc://a:2"]);
+    let (_, last) = explained.candidates[1];
+    assert_eq!((last.position, last.cached_tokens), (2, 64));
+    assert_eq!(explained.explanation.chosen, Some(1));
+    let verdicts = &explained.explanation.verdicts;
+    assert!(verdicts[0].score > verdicts[1].score, "{verdicts:?}");
+    assert_eq!(workers[2].running_requests(), 0);
+    trip(&set, &workers[0], now);
+    trip(&set, &workers[2], now);
+    assert!(set.explain(&asked, &*policy, &mut rand::rng()).is_err());
+}
+
+#[test]
+fn a_prompt_is_load_until_its_answer_begins_and_measures_the_worker() {
+    let (set, now) = (WorkerSet::new(WorkerParams::default()), start());
+    let worker = ready_worker(&set, "grpc://a:1");
+    let mut first = worker.begin(600, 20, now).expect("closed");
+    let mut second = worker.begin(400, 20, now).expect("closed");
+    assert_eq!(worker.pending_tokens(), 1040);
+    first.settle(now + Duration::from_secs(1));
+    first.settle(now + Duration::from_secs(9));
+    assert_eq!(worker.pending_tokens(), 440);
+    assert_eq!(worker.prefill_rate(), Some(600.0));
+    // Both prompts had to be computed before the answer to the second.
+    second.settle(now + Duration::from_secs(1));
+    let rate = worker.prefill_rate().expect("measured");
+    assert!((700.0..=900.0).contains(&rate), "{rate}");
+    assert_eq!((worker.pending_tokens(), worker.running_requests()), (40, 2));
+    drop((first, second));
+    assert_eq!(worker.pending_tokens(), 0);
+    worker.restarted();
+    assert_eq!(worker.prefill_rate(), None);
+}
+
+#[test]
+fn labels_weigh_workers() {
+    let (set, now) = (WorkerSet::new(WorkerParams::default()), start());
+    let labelled = |url: &str, labels: &[(&str, &str)]| {
+        let worker = ready_worker(&set, url);
+        worker.set_info(WorkerInfo {
+            labels: labels
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
+            ..model("m")
+        });
+        worker
+    };
+    let preferred = labelled("grpc://a:1", &[("priority", "60"), ("cost", "2.5")]);
+    labelled("grpc://b:1", &[("priority", "high"), ("cost", "-1")]);
+    let policy = build_policy("random", PolicyParams::default()).expect("listed");
+    let explained = set
+        .explain(&query(now), &*policy, &mut rand::rng())
+        .expect("ready");
+    let weights: Vec<(u32, f32)> = explained
+        .candidates
+        .iter()
+        .map(|(_, candidate)| (candidate.priority, candidate.cost))
+        .collect();
+    assert_eq!(weights, [(60, 2.5), (50, 1.0)]);
+    for _ in 0..20 {
+        let guard = select(&set, &query(now)).expect("ready");
+        assert_ne!(guard.worker().id(), preferred.id(), "it counts as slower");
+    }
+}
+
+#[test]
+fn workers_that_change_what_they_serve_are_found_at_once() {
+    let (set, now) = (WorkerSet::new(WorkerParams::default()), start());
+    let worker = ready_worker(&set, "grpc://a:1");
+    select(&set, &query(now)).expect("ready");
+    worker.set_info(model("other"));
+    assert!(matches!(
+        select(&set, &query(now)),
+        Err(SelectError::UnknownModel { .. })
+    ));
+    let other = Query {
+        model: Some("other"),
+        ..query(now)
+    };
+    select(&set, &other).expect("ready");
+    worker.drain();
+    assert!(select(&set, &other).is_err());
+}
+
+#[test]
+fn policies_that_draw_by_chance_choose_as_if_they_saw_all() {
+    let now = start();
+    let set = WorkerSet::new(WorkerParams::default());
+    let workers: Vec<_> = (0..40)
+        .map(|port| ready_worker(&set, &format!("grpc://a:{port}")))
+        .collect();
+    trip(&set, &workers[0], now);
+    let _busy: Vec<LoadGuard> = workers[20..]
+        .iter()
+        .map(|worker| worker.begin(1000, 0, now).expect("closed"))
+        .collect();
+    let mut rng = StdRng::seed_from_u64(4);
+    // Of 38 workers 20 are busy; of two drawn, both have to be.
+    for (name, share_of_busy) in [
+        ("random", 20.0 / 38.0),
+        ("power_of_two", 20.0 / 38.0 * 19.0 / 37.0),
+    ] {
+        let policy = build_policy(name, PolicyParams::default()).expect("listed");
+        let avoid = [workers[1].id()];
+        let asked = Query {
+            avoid: &avoid,
+            ..query(now)
+        };
+        let chosen: Vec<u64> = (0..4000)
+            .map(|_| {
+                let guard = set.select(&asked, &*policy, &mut rng).expect("ready");
+                guard.worker().id().number()
+            })
+            .collect();
+        assert!(
+            chosen.iter().all(|id| *id > 2),
+            "one is broken and one is avoided"
+        );
+        let busy = chosen.iter().filter(|id| **id > 20).count() as f64 / 4000.0;
+        assert!(
+            (busy - share_of_busy).abs() < 0.04,
+            "{name}: {busy} and not {share_of_busy}"
+        );
+    }
+    // All but one are broken: chance rarely meets it, and it is found all the same.
+    for worker in &workers[1..39] {
+        trip(&set, worker, now);
+    }
+    let policy = build_policy("power_of_two", PolicyParams::default()).expect("listed");
+    for _ in 0..50 {
+        let guard = set.select(&query(now), &*policy, &mut rng).expect("one is left");
+        assert_eq!(guard.worker().id(), workers[39].id());
+    }
+}
+
+#[test]
+fn a_worker_that_is_drawn_by_chance_counts_what_it_holds() {
+    let (set, now) = (WorkerSet::new(WorkerParams::default()), start());
+    let cached: Vec<(WorkerId, usize)> = (0..20)
+        .map(|port| (ready_worker(&set, &format!("grpc://a:{port}")).id(), 90))
+        .collect();
+    let policy = build_policy("power_of_two", PolicyParams::default()).expect("listed");
+    let asked = Query {
+        cached: &cached,
+        ..query(now)
+    };
+    let guard = set.select(&asked, &*policy, &mut rand::rng()).expect("ready");
+    assert_eq!(guard.worker().pending_tokens(), 10);
 }
