@@ -10,7 +10,8 @@ BARS = {
     "keys of 4,096 tokens, page 16": "at most 60 µs",
     "lookup of 4,096 tokens, 64 workers part one by one, page 16": "at most 15 µs",
     "lookup of 4,096 tokens, another prompt each time, page 16": "at most 15 µs",
-    "updates, stored and removed, page 16": "at least 1 M blocks/s",
+    "updates, stored and removed, pages held by 1, page 16": "at least 1 M blocks/s",
+    "updates, stored and removed, pages held by 8, page 16": "at least 1 M blocks/s",
 }
 
 

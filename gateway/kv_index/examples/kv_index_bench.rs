@@ -23,7 +23,8 @@ fn main() {
         let page_size = NonZeroU32::new(page_size).unwrap_or(NonZeroU32::MIN);
         hashing(page_size);
         lookups(page_size);
-        updates(page_size);
+        updates(page_size, 1);
+        updates(page_size, 8);
         beside_a_writer(page_size);
         approximate(page_size);
     }
@@ -152,8 +153,8 @@ fn lookups(page_size: NonZeroU32) {
     report("memory of a held page, 8 holders", page_size, "bytes", &[bytes]);
 }
 
-/// Blocks that one core stores and removes, events of 64 blocks being stored to eight workers in turn.
-fn updates(page_size: NonZeroU32) {
+/// Blocks that one core stores and removes, in events of 64 stored blocks, for so many workers with the same prompts.
+fn updates(page_size: NonZeroU32, workers: u64) {
     const PROMPTS: u32 = 200;
     let len = 256 * page_size.get() as usize;
     let stores: Vec<KvEvent> = (0..PROMPTS)
@@ -161,10 +162,10 @@ fn updates(page_size: NonZeroU32) {
         .collect();
     let removes: Vec<KvEvent> = (0..PROMPTS).map(|start| removed(start, len, page_size)).collect();
     let index = KvIndex::new(8 << 30);
-    let blocks = 8 * 2 * PROMPTS as usize * 256;
+    let blocks = workers as usize * 2 * PROMPTS as usize * 256;
     let seconds = timed(1, || {
         for events in [&stores, &removes] {
-            for worker in 0..8 {
+            for worker in 0..workers {
                 for event in events {
                     black_box(index.apply(target(worker), std::slice::from_ref(event)));
                 }
@@ -175,7 +176,12 @@ fn updates(page_size: NonZeroU32) {
         .iter()
         .map(|seconds| blocks as f64 / seconds / 1e6)
         .collect();
-    report("updates, stored and removed", page_size, "M blocks/s", &rates);
+    report(
+        &format!("updates, stored and removed, pages held by {workers}"),
+        page_size,
+        "M blocks/s",
+        &rates,
+    );
 }
 
 /// The 99th percentile of lookups while another thread stores and removes whole prompts without a pause.

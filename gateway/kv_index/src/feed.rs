@@ -234,7 +234,7 @@ impl EventFeed {
             return self.ask_for_missing(); // it brought some, and others were lost meanwhile
         }
         let first_known = self.waiting.first_key_value().map(|(&number, _)| number);
-        self.give_up_before(first_known.unwrap_or(self.highest + 1))
+        self.give_up_before(first_known.unwrap_or(self.highest.saturating_add(1)))
     }
 
     /// The replay could not be had; the reaction asks for it again.
@@ -433,7 +433,7 @@ impl EventFeed {
     fn advance(&mut self, number: u64, timestamp: f64, events: &[KvEvent]) {
         // What was stored before is gone, known or not.
         self.complete |= events.contains(&KvEvent::Cleared);
-        self.next = Some(number + 1);
+        self.next = Some(number.saturating_add(1));
         self.progress = true;
         self.unconfirmed = false;
         self.recent.push_back((number, timestamp));

@@ -179,6 +179,29 @@ fn equal_hashes_of_two_workers_stand_for_the_pages_of_each() {
 }
 
 #[test]
+fn a_page_is_in_the_namespace_that_its_prompt_began_in() {
+    let index = KvIndex::new(LARGE);
+    let store = |namespace: &str, parent, hash, token| {
+        let stored = StoredBlocks {
+            tier: Tier::Device,
+            namespace: namespace.to_owned(),
+            parent,
+            block_size: 1,
+            hashes: vec![hash],
+            tokens: vec![token],
+        };
+        index.apply(target(1), &[KvEvent::Stored(stored)]);
+    };
+    store("adapter", None, 1, 5);
+    store("adapter", Some(1), 2, 6);
+    assert_eq!(found(&index, &[5, 6]), []);
+    let matched = index.lookup(&PromptKeys::new(&[5, 6][..], "adapter"));
+    assert_eq!(matched[0].total_tokens(), 2);
+    store("", None, 3, 5);
+    assert_eq!(found(&index, &[5, 6]), [(1, [1, 0, 0])]);
+}
+
+#[test]
 fn what_cannot_be_taken_is_counted() {
     let index = KvIndex::new(LARGE);
     let worker = Worker::new(1, 4);
@@ -203,6 +226,46 @@ fn what_cannot_be_taken_is_counted() {
     let applied = index.apply(target(3), &[KvEvent::Stored(short)]);
     assert_eq!(applied.malformed, 2);
     assert_eq!(index.stats().pages, 4);
+}
+
+#[test]
+fn a_hash_that_a_worker_uses_again_stands_for_the_later_page() {
+    let index = KvIndex::new(LARGE);
+    for token in [10, 20] {
+        let stored = StoredBlocks {
+            tier: Tier::Device,
+            namespace: String::new(),
+            parent: None,
+            block_size: 1,
+            hashes: vec![77],
+            tokens: vec![token],
+        };
+        index.apply(target(1), &[KvEvent::Stored(stored)]);
+    }
+    assert_eq!(found(&index, &[10]), []);
+    assert_eq!(found(&index, &[20]), [(1, [1, 0, 0])]);
+    index.inner.read().check();
+}
+
+#[test]
+fn changes_of_one_target_from_several_threads_leave_nothing_behind() {
+    let index = KvIndex::new(LARGE);
+    std::thread::scope(|scope| {
+        for start in 0..4u32 {
+            let index = &index;
+            scope.spawn(move || {
+                let worker = Worker::new(1, 1);
+                let tokens: Vec<u32> = (start * 1000..).take(300).collect();
+                for _ in 0..20 {
+                    index.apply(worker.target, &[worker.stores(&tokens, 0, Tier::Device)]);
+                    index.forget(worker.target);
+                }
+            });
+        }
+    });
+    index.inner.read().check();
+    let stats = index.stats();
+    assert_eq!((stats.targets, stats.pages, stats.held_pages), (0, 0, 0));
 }
 
 #[test]

@@ -49,7 +49,7 @@ impl Collector {
             _ => return Collected::Broken,
         };
         open.events.append(&mut events);
-        if open.index + 1 >= open.count {
+        if open.index.saturating_add(1) >= open.count {
             return Collected::Whole(open.events);
         }
         self.open = Some(open);
@@ -58,6 +58,6 @@ impl Collector {
 }
 
 fn follows(open: &Open, number: u64, chunk: SnapshotChunk) -> bool {
-    let numbered = number == open.last || number == open.last + 1;
-    numbered && chunk.index == open.index + 1 && chunk.count == open.count
+    let numbered = number == open.last || number.checked_sub(1) == Some(open.last);
+    numbered && chunk.index.checked_sub(1) == Some(open.index) && chunk.count == open.count
 }
