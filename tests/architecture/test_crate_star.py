@@ -5,7 +5,14 @@ import subprocess
 
 from tests.architecture.budgets import ROOT
 
-LEAVES = {"smg-api", "smg-config", "smg-tokenizer", "smg-routing", "smg-engine-client"}
+LEAVES = {
+    "smg-admission",
+    "smg-api",
+    "smg-config",
+    "smg-tokenizer",
+    "smg-routing",
+    "smg-engine-client",
+}
 ALLOWED_EDGES = {
     "sgl-model-gateway": LEAVES | {"smg-simulator"},
     "smg-simulator": {
