@@ -29,6 +29,8 @@ pub struct Routing {
     pub priority: Option<i32>,
     /// Requests of one key belong together.
     pub routing_key: Option<String>,
+    /// The place of the worker that is asked for, among those of the model.
+    pub target_worker: Option<u32>,
     /// The conversation on the worker that the prompt continues.
     pub session: Option<SessionParams>,
     /// A serialized processor that the worker runs on the logits.

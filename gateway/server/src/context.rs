@@ -6,7 +6,8 @@ use rand::RngExt;
 use smg_config::{GatewayConfig, RetryOptions};
 use smg_engine_client::{Address, EngineClient, EngineError};
 use smg_routing::{
-    BreakerParams, HealthParams, PolicyParams, PrefixIndex, WorkerParams, WorkerSet, build_policy,
+    AssignmentMode, BreakerParams, HealthParams, PolicyParams, PrefixIndex, WorkerParams, WorkerSet,
+    build_policy,
 };
 use tokio_util::{
     sync::CancellationToken,
@@ -180,15 +181,25 @@ fn fleet(config: &GatewayConfig) -> Result<Fleet, ServeError> {
         cache_threshold: routing.cache_threshold,
         balance_abs_threshold: routing.balance_abs_threshold,
         balance_rel_threshold: routing.balance_rel_threshold,
-        ..PolicyParams::default()
+        prefix_hash_load_factor: routing.prefix_hash_load_factor,
+        bucket_adjust_interval: routing.bucket_adjust_interval(),
+        max_idle: routing.max_idle(),
+        assignment_mode: match routing.assignment_mode {
+            smg_config::AssignmentMode::Random => AssignmentMode::Random,
+            smg_config::AssignmentMode::MinLoad => AssignmentMode::MinLoad,
+            smg_config::AssignmentMode::MinGroup => AssignmentMode::MinGroup,
+        },
+        kv_pressure_weight: routing.least_load_kv_pressure_weight,
+        default_prefill_rate: routing.least_load_default_throughput,
     };
     let policy = build_policy(&routing.policy.name(), params_of_policy)
         .map_err(|error| ServeError::Policy(error.to_string()))?;
-    Ok(Fleet::new(
+    let fleet = Fleet::new(
         WorkerSet::new(params),
         policy,
         PrefixIndex::new(routing.max_tree_size),
-    ))
+    );
+    Ok(fleet.with_prefix_token_count(routing.prefix_token_count))
 }
 
 fn tokenizer_source(config: &GatewayConfig) -> Result<TokenizerSource, ServeError> {

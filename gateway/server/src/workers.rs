@@ -1,5 +1,6 @@
 //! The workers as the gateway sees them: their clients, what they serve, and the choice among them.
 
+mod affinity;
 mod alarm;
 mod load;
 mod sessions;
@@ -22,6 +23,7 @@ use tokio::time::Instant;
 use self::trial::{Trials, WakeOnDrop};
 pub(crate) use self::watch::{Knowledge, Watch};
 pub use self::{
+    affinity::Affinity,
     alarm::{Alarm, AlarmedConnector},
     load::TokenizerSource,
     sessions::{SessionUse, Sessions},
@@ -36,6 +38,8 @@ pub struct Fleet {
     pub prefixes: PrefixIndex,
     pub policy: Box<dyn Policy>,
     pub sessions: Sessions,
+    /// Tokens at the beginning of a prompt that the policy `prefix_hash` goes by.
+    prefix_token_count: usize,
     members: RwLock<HashMap<WorkerId, Arc<Member>>>,
     trials: Arc<Trials>,
     /// Held while a tokenizer is built, so that workers of one model end up sharing it.
@@ -86,10 +90,22 @@ impl Fleet {
             prefixes,
             policy,
             sessions: Sessions::default(),
+            prefix_token_count: usize::MAX,
             members: RwLock::default(),
             trials: Arc::default(),
             building: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// Lets `prefix_hash` go by so many tokens, and not by whole prompts.
+    pub fn with_prefix_token_count(mut self, count: usize) -> Self {
+        self.prefix_token_count = count;
+        self
+    }
+
+    /// What the policy `prefix_hash` goes by; `namespace` separates prompts whose caches are apart.
+    pub fn prefix_key(&self, tokens: &[u32], namespace: &str) -> Option<u64> {
+        smg_routing::prefix_key(tokens, self.prefix_token_count, namespace)
     }
 
     pub(crate) fn add(
@@ -199,11 +215,7 @@ impl Fleet {
         let query = Query {
             model: Some(model),
             role: Role::Regular,
-            request: RouteRequest::new(
-                Instant::now().into_std(),
-                prompt.prompt_tokens,
-                prompt.expected_output_tokens,
-            ),
+            request: prompt.request(),
             cached: &cached,
             avoid,
             only: prompt.only,
@@ -251,6 +263,8 @@ pub struct Routable {
     pages: Option<PagedPrompt>,
     only: Option<WorkerId>,
     expected_output_tokens: usize,
+    affinity: Affinity,
+    prefix_key: Option<u64>,
 }
 
 fn no_ready_worker(model: Option<&str>) -> Failure {
@@ -290,6 +304,8 @@ impl Routable {
             pages: Some(PagedPrompt::new(tokens, namespace)),
             only: None,
             expected_output_tokens,
+            affinity: Affinity::default(),
+            prefix_key: None,
         }
     }
 
@@ -300,6 +316,8 @@ impl Routable {
             pages: None,
             only: Some(worker),
             expected_output_tokens,
+            affinity: Affinity::default(),
+            prefix_key: None,
         }
     }
 
@@ -310,6 +328,29 @@ impl Routable {
             pages: None,
             only: None,
             expected_output_tokens: 0,
+            affinity: Affinity::default(),
+            prefix_key: None,
+        }
+    }
+
+    /// The same prompt with what ties it to others; `prefix_key` is of [`Fleet::prefix_key`].
+    pub fn tied(mut self, affinity: Affinity, prefix_key: Option<u64>) -> Self {
+        self.affinity = affinity;
+        self.prefix_key = prefix_key;
+        self
+    }
+
+    /// What a policy may know of it now.
+    fn request(&self) -> RouteRequest {
+        RouteRequest {
+            routing_key: self.affinity.routing_key,
+            prefix_key: self.prefix_key,
+            target: self.affinity.target,
+            ..RouteRequest::new(
+                Instant::now().into_std(),
+                self.prompt_tokens,
+                self.expected_output_tokens,
+            )
         }
     }
 }

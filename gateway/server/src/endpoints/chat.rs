@@ -32,7 +32,7 @@ pub async fn handle(State(cx): State<Arc<Context>>, request: Request) -> Result<
 
 fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
     let request = ChatRequest::parse(&incoming.body)?;
-    let (id, routing) = incoming.place(request.routing);
+    let (id, routing) = incoming.place(request.routing)?;
     let wish = LogprobWish {
         start_len: -1,
         top: request.top_logprobs,

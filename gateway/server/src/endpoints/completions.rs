@@ -38,7 +38,7 @@ fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
     let skip_special_tokens = request.sampling.skip_special_tokens;
     let mut prompts = Vec::with_capacity(request.prompts.len());
     for (prompt, routing) in request.prompts.into_iter().zip(request.routing) {
-        let (id, routing) = incoming.place(routing);
+        let (id, routing) = incoming.place(routing)?;
         prompts.push(PromptCall {
             id,
             input: match prompt {

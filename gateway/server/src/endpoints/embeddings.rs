@@ -21,7 +21,7 @@ use crate::{
     error::Failure,
     pipeline::{BLOCKING_BYTES, CallId},
     spans::Span,
-    workers::{Chosen, Routable, Served},
+    workers::{Affinity, Chosen, Routable, Served},
 };
 
 /// Where the server sets no limit to a request.
@@ -91,8 +91,9 @@ async fn run(
     let served = cx.fleet.served(request.model.as_deref())?;
     let ids = tokens(cx, &served, &incoming, request.prompts, field_of).await?;
     let calls = ids.into_iter().zip(request.routing).map(|(ids, routing)| {
-        let (id, _) = incoming.place(routing);
-        Call {
+        let (id, routing) = incoming.place(routing)?;
+        Ok(Call {
+            affinity: Affinity::of(&routing),
             cx,
             model: &served.model,
             span: &incoming.span,
@@ -100,9 +101,10 @@ async fn run(
             deadline: incoming.arrived + cx.times.request.unwrap_or(LIMIT),
             id,
             ids,
-        }
+        })
     });
-    let answers = try_join_all(calls.map(Call::run)).await?;
+    let calls = calls.collect::<Result<Vec<Call>, ApiError>>()?;
+    let answers = try_join_all(calls.into_iter().map(Call::run)).await?;
     Ok((served, answers))
 }
 
@@ -166,6 +168,7 @@ struct Call<'a> {
     deadline: Instant,
     id: CallId,
     ids: Vec<u32>,
+    affinity: Affinity,
 }
 
 impl Call<'_> {
@@ -195,7 +198,8 @@ impl Call<'_> {
     }
 
     async fn attempts(&self) -> Result<Embedding, Failure> {
-        let routable = Routable::new(&self.ids, "embedding", 0);
+        let opening = self.cx.fleet.prefix_key(&self.ids, "");
+        let routable = Routable::new(&self.ids, "embedding", 0).tied(self.affinity, opening);
         let mut avoid: Vec<WorkerId> = Vec::new();
         loop {
             let deadline = Some(self.deadline);

@@ -36,7 +36,7 @@ fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
     let request = GenerateRequest::parse(&incoming.body)?;
     let mut prompts = Vec::with_capacity(request.items.len());
     for item in request.items {
-        let (id, routing) = incoming.place(item.routing);
+        let (id, routing) = incoming.place(item.routing)?;
         prompts.push(PromptCall {
             id,
             input: match item.prompt {

@@ -20,9 +20,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http::{HeaderMap, header};
+use http::{HeaderMap, HeaderValue, header};
 use serde::Serialize;
-use smg_api::{ApiError, Routing};
+use smg_api::{ApiError, Routing, clip};
 use tokio::time::Instant;
 
 use crate::{
@@ -38,6 +38,9 @@ use crate::{
 
 /// Requests of one key belong together; the field `routing_key` says the same.
 const ROUTING_KEY_HEADER: &str = "x-smg-routing-key";
+
+/// The place of the worker that is to serve the request, for the policy `consistent_hashing`.
+const TARGET_HEADER: &str = "x-smg-target-worker";
 
 /// A request with its whole body.
 pub struct Incoming {
@@ -88,7 +91,7 @@ impl Incoming {
     }
 
     /// The id of one prompt's generation, and where it goes; the headers say what the body leaves open.
-    pub fn place(&self, mut routing: Routing) -> (CallId, Routing) {
+    pub fn place(&self, mut routing: Routing) -> Result<(CallId, Routing), ApiError> {
         if routing.routing_key.is_none() {
             let given = self
                 .headers
@@ -96,7 +99,8 @@ impl Incoming {
                 .and_then(|key| key.to_str().ok());
             routing.routing_key = given.filter(|key| !key.is_empty()).map(str::to_owned);
         }
-        (self.call_id(&mut routing), routing)
+        routing.target_worker = self.headers.get(TARGET_HEADER).map(target_worker).transpose()?;
+        Ok((self.call_id(&mut routing), routing))
     }
 
     /// The client's `rid`, else the request's id.
@@ -122,6 +126,17 @@ impl Incoming {
     }
 }
 
+fn target_worker(given: &HeaderValue) -> Result<u32, ApiError> {
+    let text = String::from_utf8_lossy(given.as_bytes());
+    text.trim().parse().map_err(|_| {
+        let message = format!(
+            "the header {TARGET_HEADER} must be a whole number from 0, the place of a worker in GET /workers, got `{}`",
+            clip(&text)
+        );
+        ApiError::bad_request(TARGET_HEADER, message)
+    })
+}
+
 fn is_json(headers: &HeaderMap) -> bool {
     let Some(value) = headers
         .get(header::CONTENT_TYPE)
@@ -145,8 +160,6 @@ pub fn json(value: &impl Serialize) -> Result<Response, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     #[test]

@@ -20,7 +20,7 @@ use crate::{
     error::Failure,
     live::LiveGuard,
     telemetry::GenerationLabels,
-    workers::{Served, SessionUse},
+    workers::{Affinity, Served, SessionUse},
 };
 
 /// Bodies from this size on are tokenized on a thread of their own, so that other requests go on.
@@ -44,6 +44,7 @@ pub struct PreparedPrompt {
     pub is_rid: bool,
     /// The session that it continues: only the worker that keeps it can serve it.
     pub session: Option<SessionUse>,
+    pub affinity: Affinity,
 }
 
 /// A prompt's ids, and its text where it is repeated.
@@ -364,6 +365,7 @@ fn prompt(
         None => None,
     };
     let logprobs = wish.logprobs;
+    let affinity = Affinity::of(&wish.routing);
     let spec = GenerateSpec {
         request_id: wish.id.value,
         input_ids: ids,
@@ -389,6 +391,7 @@ fn prompt(
         live,
         is_rid: wish.id.is_rid,
         session,
+        affinity,
     })
 }
 

@@ -51,7 +51,7 @@ pub fn choose(
     (avoid, request): (&[WorkerId], &Span),
 ) -> Result<Choice, Failure> {
     let span = request.child(SPAN);
-    match cx.fleet.choose(model, &routable(prompt), avoid) {
+    match cx.fleet.choose(model, &routable(cx, prompt), avoid) {
         Ok(chosen) => {
             describe(&span, cx, prompt, &chosen);
             Ok(Choice::Made(count(cx, model, chosen)))
@@ -82,7 +82,7 @@ pub async fn choose_in_turn(
     deadline: Option<Instant>,
 ) -> Result<Box<Chosen>, Failure> {
     let span = request.child(SPAN);
-    let routable = routable(prompt);
+    let routable = routable(cx, prompt);
     let chosen = cx.fleet.choose_in_turn(model, &routable, avoid, deadline).await;
     let chosen = chosen.inspect_err(|failure| span.fail(failure.code()))?;
     describe(&span, cx, prompt, &chosen);
@@ -95,7 +95,7 @@ fn count(cx: &Context, model: &Arc<str>, chosen: Chosen) -> Box<Chosen> {
     Box::new(chosen)
 }
 
-fn routable(prompt: &PreparedPrompt) -> Routable {
+fn routable(cx: &Context, prompt: &PreparedPrompt) -> Routable {
     let spec = &prompt.spec;
     let expected = spec
         .sampling
@@ -105,7 +105,11 @@ fn routable(prompt: &PreparedPrompt) -> Routable {
     let expected = (expected * spec.sampling.n) as usize;
     match &prompt.session {
         Some(session) => Routable::bound(&spec.input_ids, expected, session.worker()),
-        None => Routable::new(&spec.input_ids, &namespace(spec), expected),
+        None => {
+            let namespace = namespace(spec);
+            let opening = cx.fleet.prefix_key(&spec.input_ids, &namespace);
+            Routable::new(&spec.input_ids, &namespace, expected).tied(prompt.affinity, opening)
+        }
     }
 }
 
