@@ -5,14 +5,16 @@ import sys
 
 import pytest
 
+from sglang_router import option_schema
 from tests.e2e import processes
 from tests.e2e.conftest import Pool
 from tests.e2e.processes import SMG, call
 
+POLICIES = next(o["choices"] for o in option_schema() if o["name"] == "policy")
 ASK = {"text": "hello", "sampling_params": {"max_new_tokens": 2, "temperature": 0}}
 
 
-@pytest.mark.parametrize("policy", ["random", "round_robin", "cache_aware", "power_of_two"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_serves(pool: Pool, tmp_path, policy: str) -> None:
     with processes.gateway(tmp_path, pool.workers, "--policy", policy) as gateway:
         for _ in range(6):

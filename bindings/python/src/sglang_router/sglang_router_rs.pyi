@@ -79,6 +79,11 @@ class PolicyType:
     RoundRobin: PolicyType
     CacheAware: PolicyType
     PowerOfTwo: PolicyType
+    LeastLoad: PolicyType
+    PrefixHash: PolicyType
+    ConsistentHashing: PolicyType
+    Manual: PolicyType
+    Bucket: PolicyType
     def __new__(cls, name: str) -> PolicyType: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
