@@ -152,7 +152,8 @@ fn layers_of(args: &[String], environment: &Lookup<'_>) -> Result<Layers, Config
         None => variable("SMG_CONFIG", environment)?,
     };
     if let Some(path) = path {
-        let map = crate::file::read(Path::new(&path))?;
+        let example = "one key per option, such as `port: 30000`";
+        let map = crate::file::read("--config", Path::new(&path), example)?;
         layers.add_map(&command, &map, &Origin::File(PathBuf::from(path)))?;
     }
     layers.add_environment(&command, environment)?;

@@ -1,4 +1,4 @@
-//! The file of `--config`: YAML, TOML or JSON by its suffix, one key per option.
+//! Files with settings: YAML, TOML or JSON by their suffix.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 
 use crate::error::ConfigError;
 
-/// Reads the keys of a file; the names are not checked yet.
-pub(crate) fn read(path: &Path) -> Result<Map<String, Value>, ConfigError> {
+/// Reads the keys of the file that an option names, one of which is like `example`; the names are not checked yet.
+pub(crate) fn read(flag: &str, path: &Path, example: &str) -> Result<Map<String, Value>, ConfigError> {
     let fail =
-        |why: String| ConfigError::new(format!("cannot read the --config file {}: {why}", path.display()));
+        |why: String| ConfigError::new(format!("cannot read the {flag} file {}: {why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|e| fail(e.to_string()))?;
     let suffix = path.extension().and_then(|s| s.to_str()).unwrap_or_default();
     let value: Value = match suffix {
@@ -25,8 +25,6 @@ pub(crate) fn read(path: &Path) -> Result<Map<String, Value>, ConfigError> {
     match value {
         Value::Object(map) => Ok(map),
         Value::Null => Ok(Map::new()),
-        _ => Err(fail(
-            "it must hold one key per option, such as `port: 30000`".to_owned(),
-        )),
+        _ => Err(fail(format!("it must hold {example}"))),
     }
 }

@@ -22,7 +22,10 @@ const USAGE_COUNTS: &str =
 const NOTHING_SOFTENED: &str = "choices are those of least cost; leave it out";
 const STICKY: &str = "use --policy manual or --policy consistent_hashing";
 const GRPC_ONLY: &str = "workers are probed by the gRPC health call";
-const NO_RATE: &str = "requests are limited by number; use --max-concurrent-requests and --queue-size";
+const NO_SWITCH: &str = "limits hold where they are given; use --tenant-requests-per-minute, \
+    --tenant-tokens-per-minute, --tenant-max-concurrent-requests or --tenant-rate-limit-config";
+const NO_CLASS_FILE: &str = "the classes are fixed; use --priority-scheduler-enabled and \
+    --priority-scheduler-default-max-class, and max_class in the file of --tenant-rate-limit-config";
 
 const TABLE: &[Lacking] = &[
     ("pd-disaggregation", NO_PD),
@@ -76,7 +79,6 @@ const TABLE: &[Lacking] = &[
     ("jwt-role-claim", NO_CONTROL_AUTH),
     ("jwt-role-mapping", NO_CONTROL_AUTH),
     ("tenant-api-key", NO_CONTROL_AUTH),
-    ("trust-tenant-header", NO_CONTROL_AUTH),
     (
         "enable-mesh",
         "gateways do not gossip; run several with the same --worker-urls",
@@ -133,9 +135,12 @@ const TABLE: &[Lacking] = &[
     ),
     ("health-check-endpoint", GRPC_ONLY),
     ("health-check-port", "health routes are on the main port"),
-    ("rate-limit-tokens-per-second", NO_RATE),
-    ("tenant-rate-limit-enabled", NO_RATE),
-    ("priority-scheduler-enabled", NO_RATE),
+    ("tenant-rate-limit-enabled", NO_SWITCH),
+    ("priority-scheduler-config", NO_CLASS_FILE),
+    (
+        "priority-scheduler-tenant-metric-top-n",
+        "no series has tenants as labels",
+    ),
     (
         "cors-allowed-origins",
         "CORS headers are not sent; put a proxy in front for browsers",

@@ -5,6 +5,7 @@
 //! # Layout
 //!
 //! - `options`: [`GatewayConfig`], every option with its default, bounds and help.
+//! - `limits`, `tenants`: those about tenants, and the file that holds what differs between them.
 //! - `command`: the command line, from arguments to a [`Command`].
 //! - `layers`: flag over environment over file over default, and where each value came from.
 //! - `file`: the file of `--config`.
@@ -17,10 +18,12 @@ mod error;
 mod file;
 mod lacking;
 mod layers;
+mod limits;
 mod options;
 mod schema;
 mod secret;
 mod show;
+mod tenants;
 #[cfg(test)]
 mod tests;
 mod validate;
@@ -28,6 +31,7 @@ mod validate;
 pub use command::{Command, from_map, parse, parse_with};
 pub use error::ConfigError;
 pub use layers::Origin;
+pub use limits::{LimitOptions, PriorityClass, TenantLimits};
 pub use options::{
     AssignmentMode, AuthOptions, BreakerOptions, GatewayConfig, HealthOptions, LogLevel, LogOptions,
     MetricsOptions, Policy, RequestOptions, RetryOptions, RoutingOptions, ServerOptions, StartupOptions,
@@ -35,3 +39,4 @@ pub use options::{
 };
 pub use schema::option_schema;
 pub use secret::Secret;
+pub use tenants::TenantKey;

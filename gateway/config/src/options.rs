@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use crate::limits::LimitOptions;
 use crate::secret::Secret;
 
 /// Everything that can be set, grouped by concern. Checked when it exists: there is no way to build one but
@@ -24,6 +25,9 @@ pub struct GatewayConfig {
     #[command(flatten)]
     #[serde(flatten)]
     pub requests: RequestOptions,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub limits: LimitOptions,
     #[command(flatten)]
     #[serde(flatten)]
     pub retry: RetryOptions,
@@ -496,7 +500,7 @@ fn count() -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync + 'stat
 }
 
 /// Every number's error says which ones are allowed.
-fn whole<T: TryFrom<u64>>(
+pub(crate) fn whole<T: TryFrom<u64>>(
     least: u64,
     most: u64,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {

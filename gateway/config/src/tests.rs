@@ -1,5 +1,6 @@
 //! The options as a user meets them: a line of arguments, an environment, a file.
 
+mod limits;
 mod wrong_values;
 
 use std::ffi::OsString;

@@ -14,7 +14,8 @@ impl GatewayConfig {
         self.check_listeners()?;
         self.check_limits()?;
         check_collector(&self.tracing.otlp_traces_endpoint)?;
-        check_headers(&self.requests.request_id_headers)
+        self.check_tenants()?;
+        check_headers("--request-id-headers", &self.requests.request_id_headers)
     }
 
     fn check_policy(&self) -> Result<(), ConfigError> {
@@ -55,6 +56,33 @@ impl GatewayConfig {
             return fail(format!(
                 "--retry-initial-backoff-ms must be at most --retry-max-backoff-ms, got {initial} and {max}"
             ));
+        }
+        Ok(())
+    }
+
+    /// Nothing in the file may be without effect.
+    fn check_tenants(&self) -> Result<(), ConfigError> {
+        let limits = &self.limits;
+        check_headers(
+            "--tenant-header-name",
+            std::slice::from_ref(&limits.tenant_header_name),
+        )?;
+        let Some(file) = &limits.tenant_rate_limit_config else {
+            return Ok(());
+        };
+        if let (Some(name), false) = (file.header_tenant(), limits.trust_tenant_header) {
+            return fail(format!(
+                "--tenant-rate-limit-config: a tenant is named by a header (`header:{}`), which nobody believes; add \
+                 --trust-tenant-header",
+                clip(name)
+            ));
+        }
+        if file.has_classes() && !limits.priority_scheduler_enabled {
+            return fail(
+                "--tenant-rate-limit-config: max_class means nothing without --priority-scheduler-enabled; add it or \
+                 leave max_class out"
+                    .to_owned(),
+            );
         }
         Ok(())
     }
@@ -129,14 +157,14 @@ fn has_port(address: &str) -> bool {
     })
 }
 
-fn check_headers(names: &[String]) -> Result<(), ConfigError> {
+fn check_headers(flag: &str, names: &[String]) -> Result<(), ConfigError> {
     let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     match names
         .iter()
         .find(|name| name.is_empty() || !name.chars().all(is_token))
     {
         Some(name) => fail(format!(
-            "--request-id-headers must be names of HTTP headers, got `{}`",
+            "{flag} must be names of HTTP headers, got `{}`",
             clip(name)
         )),
         None => Ok(()),

@@ -77,15 +77,9 @@ impl Context {
         let telemetry = Telemetry::new()?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let requests = &config.requests;
-        let admission = Admission::new(
-            requests.concurrency_limit(cores).unwrap_or(0),
-            requests.queue_size,
-            requests.queue_timeout(),
-            telemetry.clone(),
-        );
         Ok(Self {
             fleet: Arc::new(fleet(config)?),
-            admission,
+            admission: Admission::new(config, cores, telemetry.clone()),
             lifecycle: Lifecycle {
                 draining: CancellationToken::new(),
                 over: CancellationToken::new(),

@@ -139,6 +139,30 @@ impl Telemetry {
         self.counter("smg_http_rate_limit_total", labels).increment(1);
     }
 
+    /// A generation that was let in after `waited` in the queue.
+    pub fn admitted_late(&self, class: &'static str, waited: Duration) {
+        let labels = vec![Label::from_static_parts("class", class)];
+        self.histogram("smg_admission_wait_seconds", labels)
+            .record(waited);
+    }
+
+    pub fn not_admitted(&self, reason: &'static str) {
+        let labels = vec![Label::from_static_parts("reason", reason)];
+        self.counter("smg_admission_refused_total", labels).increment(1);
+    }
+
+    /// What runs and waits when somebody scrapes.
+    pub fn admission(&self, state: AdmissionGauges) {
+        self.gauge("smg_admission_inflight", Vec::new())
+            .set(state.running as f64);
+        self.gauge("smg_admission_tenants", Vec::new())
+            .set(state.tenants as f64);
+        for (class, depth) in state.depths {
+            let labels = vec![Label::from_static_parts("class", class)];
+            self.gauge("smg_admission_queue_depth", labels).set(depth as f64);
+        }
+    }
+
     pub fn connections(&self) -> Gauge {
         self.gauge("smg_http_connections_active", Vec::new())
     }
@@ -243,6 +267,14 @@ pub struct HttpOutcome<'a> {
     pub elapsed: Duration,
 }
 
+/// Admission at scrape time.
+pub struct AdmissionGauges {
+    pub running: usize,
+    pub tenants: usize,
+    /// What waits, by class.
+    pub depths: [(&'static str, usize); 4],
+}
+
 /// One worker at scrape time. `breaker`: 0 closed, 1 open, 2 half-open.
 pub struct WorkerGauges {
     pub ready: bool,
@@ -324,6 +356,10 @@ const COUNTERS: &[(&str, &str)] = &[
         "HTTP responses sent, by status and error code.",
     ),
     ("smg_http_rate_limit_total", "Decisions of the admission queue."),
+    (
+        "smg_admission_refused_total",
+        "Generations that were not let in, by reason.",
+    ),
     ("smg_router_requests_total", "Generations started."),
     (
         "smg_router_request_errors_total",
@@ -354,6 +390,7 @@ const COUNTERS: &[(&str, &str)] = &[
 
 const GAUGES: &[(&str, &str)] = &[
     ("smg_http_connections_active", "Open client connections."),
+    ("smg_admission_tenants", "Tenants that are remembered."),
     ("smg_admission_inflight", "Generations that hold a permit."),
     ("smg_admission_queue_depth", "Generations that wait for a permit."),
     ("smg_worker_pool_size", "Workers that are ready, by model."),
@@ -370,6 +407,10 @@ const GAUGES: &[(&str, &str)] = &[
 ];
 
 const HISTOGRAMS: &[(&str, &str)] = &[
+    (
+        "smg_admission_wait_seconds",
+        "Time in the queue of generations that were let in after it, by class.",
+    ),
     (
         "smg_http_request_duration_seconds",
         "Time from the request to the head of the response.",

@@ -19,6 +19,7 @@ use super::{Incoming, json};
 use crate::{
     context::Context,
     error::Failure,
+    layers::admission::Spent,
     pipeline::{BLOCKING_BYTES, CallId},
     spans::Span,
     workers::{Affinity, Chosen, Routable, Served},
@@ -46,7 +47,7 @@ pub async fn openai(State(cx): State<Arc<Context>>, request: Request) -> Result<
         },
         index,
     };
-    json(&EmbeddingList {
+    let list = EmbeddingList {
         object: "list",
         data: answers.into_iter().enumerate().map(item).collect(),
         model: served.model.to_string(),
@@ -54,7 +55,8 @@ pub async fn openai(State(cx): State<Arc<Context>>, request: Request) -> Result<
             prompt_tokens,
             total_tokens: prompt_tokens,
         },
-    })
+    };
+    Ok(with_cost(json(&list)?, prompt_tokens))
 }
 
 /// The native form: an object, or a list for a list.
@@ -63,6 +65,10 @@ pub async fn native(State(cx): State<Arc<Context>>, request: Request) -> Result<
     let request = EmbeddingRequest::parse_native(&incoming.body)?;
     let (arrived, is_batch) = (incoming.arrived, request.is_batch);
     let (_, answers) = run(&cx, incoming, request, Prompt::native_field).await?;
+    let prompt_tokens = answers
+        .iter()
+        .map(|(_, answer)| u64::from(answer.prompt_tokens))
+        .sum();
     let encoded = answers.into_iter().map(|(id, answer)| Encoded {
         embedding: answer.values,
         meta_info: EncodedInfo {
@@ -72,10 +78,16 @@ pub async fn native(State(cx): State<Arc<Context>>, request: Request) -> Result<
         },
     });
     let mut encoded: Vec<Encoded> = encoded.collect();
-    match encoded.pop() {
+    let response = match encoded.pop() {
         Some(one) if !is_batch => json(&one),
         last => json(&encoded.into_iter().chain(last).collect::<Vec<_>>()),
-    }
+    };
+    Ok(with_cost(response?, prompt_tokens))
+}
+
+fn with_cost(mut response: Response, prompt_tokens: u64) -> Response {
+    response.extensions_mut().insert(Spent::new(prompt_tokens));
+    response
 }
 
 /// What an endpoint calls the field of a prompt.

@@ -79,7 +79,7 @@ impl BodyMemory {
         }))
     }
 
-    fn space(&self) -> BodySpace {
+    pub(super) fn space(&self) -> BodySpace {
         BodySpace {
             ledger: self.0.clone(),
             len: 0,

@@ -21,15 +21,20 @@ use super::{
     call::{Answer, Events, TextDelta},
     detokenise::TextStream,
 };
-use crate::{error::Failure, telemetry::TokenCounts};
+use crate::{error::Failure, layers::admission::Spent, telemetry::TokenCounts};
 
 /// Events that are ready together leave in one write, up to this many bytes.
 const MAX_WRITE: usize = 16 << 10;
 
 pub async fn run(text: TextStream) -> Result<Response, Failure> {
+    let prompts = text.head.prompts.iter();
+    let spent = Spent::new(prompts.map(|prompt| u64::from(prompt.num_tokens)).sum());
     let mut news = News {
         text,
-        meter: Meter::default(),
+        meter: Meter {
+            spent: spent.clone(),
+            ..Meter::default()
+        },
     };
     // A failure before the first news is an answer of its own; after it, the status is out.
     let first = match news.next().await {
@@ -40,11 +45,13 @@ pub async fn run(text: TextStream) -> Result<Response, Failure> {
             return Err(error.into());
         }
     };
-    if news.text.stream {
-        Ok(stream(news, first))
+    let mut response = if news.text.stream {
+        stream(news, first)
     } else {
-        fold(news, first).await
-    }
+        fold(news, first).await?
+    };
+    response.extensions_mut().insert(spent);
+    Ok(response)
 }
 
 fn stream(news: News, first: TextDelta) -> Response {
@@ -106,10 +113,12 @@ struct Meter {
     first_token: Option<Instant>,
     num_ended: usize,
     tokens: TokenCounts,
+    spent: Spent,
 }
 
 impl Meter {
     fn see(&mut self, delta: &TextDelta, text: &mut TextStream) {
+        self.spent.add(delta.token_ids.len() as u64);
         let started = text.head.started;
         let first_token = *self.first_token.get_or_insert_with(|| {
             let now = Instant::now();
