@@ -166,7 +166,7 @@ pub(crate) struct PrefillRate {
 const LEAST_TOKENS: usize = 64;
 
 /// What is left of a sample's weight after the next one.
-const KEPT: f64 = 0.9;
+const KEPT: f64 = 0.97;
 
 // === impl PrefillRate ===
 

@@ -15,7 +15,7 @@ const DECODE_GAIN: f64 = 8.0;
 
 /// A rate that is off the mean by less than this share of it counts as the mean: measurements differ by so much
 /// between equal workers, and whoever seems the fastest must not get every request of an idle fleet.
-const RATE_NOISE: f64 = 0.25;
+const RATE_NOISE: f64 = 0.3;
 
 /// Full memory is bad, and not infinitely so.
 const MOST_KV_USAGE: f64 = 0.99;

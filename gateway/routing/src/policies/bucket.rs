@@ -1,12 +1,13 @@
 //! Requests of about one length go to one worker, so that short ones do not wait behind long ones. The limits between the
 //! workers follow what came lately, so that each gets an equal share of the tokens.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use rand::{Rng, RngExt};
 
-use crate::policy::{Candidate, Policy, PolicyParams, RouteRequest, Verdict};
+use crate::policy::{Candidate, Policy, PolicyParams, RouteRequest, Verdict, set_name};
 use crate::wait::Bound;
 
 pub(crate) const NAME: &str = "bucket";
@@ -23,6 +24,8 @@ const LEAST_LENGTHS: usize = 16;
 pub(crate) struct Bucket {
     params: PolicyParams,
     window: Mutex<Window>,
+    /// The last set of candidates, and their order.
+    ordered: Mutex<(u64, Arc<[usize]>)>,
 }
 
 #[derive(Default)]
@@ -39,7 +42,7 @@ struct Window {
 /// Where one length is among the candidates.
 struct Place {
     /// Candidates in the order of their buckets, shortest first.
-    order: Vec<usize>,
+    order: Arc<[usize]>,
     /// The share (0 to 1) of all tokens that shorter requests have, and that with those of equal length.
     shares: (f64, f64),
     bound: Bound,
@@ -52,15 +55,25 @@ impl Bucket {
         Self {
             params,
             window: Mutex::default(),
+            ordered: Mutex::new((0, Arc::from([]))),
         }
     }
 
+    /// By stable keys: who comes and goes, and in which order they are listed, does not turn the buckets around.
+    fn order(&self, candidates: &[Candidate]) -> Arc<[usize]> {
+        let name = set_name(candidates);
+        let mut ordered = self.ordered.lock();
+        if ordered.0 != name || ordered.1.len() != candidates.len() {
+            let mut order: Vec<usize> = (0..candidates.len()).collect();
+            order.sort_unstable_by_key(|&index| candidates[index].key);
+            *ordered = (name, order.into());
+        }
+        Arc::clone(&ordered.1)
+    }
+
     fn place(&self, request: &RouteRequest, candidates: &[Candidate]) -> Place {
-        let mut order: Vec<usize> = (0..candidates.len()).collect();
-        // Stable keys: who comes and goes, and in which order they are listed, does not turn the buckets around.
-        order.sort_unstable_by_key(|&index| candidates[index].key);
         Place {
-            order,
+            order: self.order(candidates),
             shares: self.window.lock().shares(request.prompt_tokens),
             bound: Bound::new(&self.params, request, candidates),
         }
