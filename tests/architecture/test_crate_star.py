@@ -10,11 +10,16 @@ LEAVES = {
     "smg-api",
     "smg-config",
     "smg-tokenizer",
+    "smg-kv-index",
     "smg-routing",
     "smg-engine-client",
 }
 ALLOWED_EDGES = {
-    "sgl-model-gateway": LEAVES | {"smg-simulator"},
+    "sgl-model-gateway": LEAVES | {"smg-simulation", "smg-simulator"},
+    "smg-simulation": {
+        "smg-routing",
+        "smg-kv-index",
+    },  # it drives the product's own policies and indexes on a model of engines
     "smg-simulator": {
         "smg-engine-client"
     },  # the engine's double speaks the client's generated types
