@@ -225,7 +225,10 @@ impl Gate {
             return Left::Gone;
         };
         self.holds.remove(run.since, ticket);
-        self.hold_time.learn(now.saturating_duration_since(run.since));
+        // What failed at once tells nothing about the others.
+        if used != Some(0) {
+            self.hold_time.learn(now.saturating_duration_since(run.since));
+        }
         self.with_tenant(run.tenant, |tenant, _| {
             tenant.running.remove(run.since, ticket);
             tenant.seen_at = now;
@@ -239,7 +242,8 @@ impl Gate {
     /// When a request of this tenant is likely to find a place.
     pub fn until_place(&self, tenant: TenantId, now: Instant) -> Duration {
         let holds = match self.tenants.get(&tenant) {
-            Some(tenant) if self.has_room() => &tenant.running,
+            // Others' ends are of no use to it.
+            Some(tenant) if !tenant.has_room() => &tenant.running,
             _ => &self.holds,
         };
         let one_ends = holds.until_one_ends(&self.hold_time, now);

@@ -6,11 +6,11 @@ mod common;
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{Answer, Exchange, Rig, chat, tokenizer, with, worker};
+use common::{Answer, Exchange, MODEL, Rig, card, chat, tokenizer, with, worker};
 use futures::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
 use http::Method;
 use serde_json::{Value, json};
-use smg_simulator::{Code, Outcome, Script};
+use smg_simulator::{Code, Outcome, Script, proto::scheduler::GetModelInfoResponse};
 use tokio::time::Instant;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -416,6 +416,32 @@ async fn a_stream_that_is_left_costs_what_was_sent() {
         (40..200).contains(&retry_after(&refused).as_secs()),
         "{refused:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn vectors_cost_the_tokens_of_their_prompts() {
+    let embeds = GetModelInfoResponse {
+        is_generation: false,
+        ..card(MODEL)
+    };
+    let options = json!({"trust_tenant_header": true, "tenant_tokens_per_minute": 300});
+    let rig = Rig::with_options([worker().card(embeds)], &options).await;
+    // A token for each letter, four times what a body of this length is believed to cost.
+    let text = "x".repeat(400);
+    for (path, body) in [
+        ("/v1/embeddings", json!({"input": text})),
+        ("/encode", json!({"text": text})),
+    ] {
+        let headers = [("content-type", "application/json"), (TENANT, path)];
+        let send = async || {
+            let body = Bytes::from(body.to_string());
+            rig.send(Method::POST, path, &headers, body).await.whole().await
+        };
+        assert_eq!(send().await.status, 200);
+        let refused = send().await;
+        refused.assert_error(429, "tenant_rate_limit_exceeded");
+        assert!((30..60).contains(&retry_after(&refused).as_secs()), "{refused:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

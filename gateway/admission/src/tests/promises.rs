@@ -317,6 +317,50 @@ fn who_comes_back_when_told_finds_a_place() {
 }
 
 #[test]
+fn a_tenant_at_its_cap_is_told_when_one_of_its_own_ends() {
+    let start = Instant::now();
+    let limits = Limits {
+        max_running: Some(1),
+        ..Limits::default()
+    };
+    let params = GateParams {
+        max_running: Some(2),
+        max_waiting: 0,
+        limits,
+        ..GateParams::default()
+    };
+    let mut gate = Gate::new(params, start);
+    let first = running(gate.enter(ask(GREEDY), start));
+    gate.leave(first, Some(10), start + SECOND * 10);
+    let now = start + SECOND * 10;
+    running(gate.enter(ask(MODEST), now));
+    let own = running(gate.enter(ask(GREEDY), now + SECOND * 4));
+    let now = now + SECOND * 5;
+    assert_eq!(
+        refused(gate.enter(ask(TenantId(3)), now), Reason::Full),
+        SECOND * 5
+    );
+    let wait = refused(gate.enter(ask(GREEDY), now), Reason::TenantRunning);
+    assert_eq!(wait, SECOND * 9);
+    gate.leave(own, Some(0), now + wait);
+    running(gate.enter(ask(GREEDY), now + wait));
+}
+
+#[test]
+fn what_fails_at_once_gives_nobody_hope() {
+    let (mut gate, start) = one_at_a_time(0);
+    let served = running(gate.enter(ask(GREEDY), start));
+    let now = start + SECOND * 8;
+    gate.leave(served, Some(10), now);
+    for _ in 0..20 {
+        let failed = running(gate.enter(ask(GREEDY), now));
+        gate.leave(failed, Some(0), now);
+    }
+    running(gate.enter(ask(GREEDY), now));
+    assert_eq!(refused(gate.enter(ask(MODEST), now), Reason::Full), SECOND * 8);
+}
+
+#[test]
 fn waiters_that_leave_cost_nothing_and_free_their_places() {
     let now = Instant::now();
     let limits = Limits {
