@@ -147,7 +147,10 @@ pub struct RoutingOptions {
     /// … and also this many times as many (1 or more)
     #[arg(long, alias = "spill-rel-threshold", default_value_t = 1.5, value_parser = factor, value_name = "FACTOR")]
     pub balance_rel_threshold: f64,
-    /// cache_aware: pages of 16 tokens remembered for each worker; the least recently used go first
+    /// Memory of the index of what workers report of their prefix caches, and as much again for what those that report nothing were sent; the least recently used pages go first
+    #[arg(long, default_value_t = 268_435_456, value_parser = whole::<usize>(65_536, 1 << 40), value_name = "BYTES")]
+    pub prefix_index_max_bytes: usize,
+    /// Pages of 16 tokens remembered of a worker that reports neither what it caches nor how much that can be; the least recently used go first
     #[arg(long, default_value_t = 1_048_576, value_parser = whole::<usize>(1, 67_108_864), value_name = "PAGES")]
     pub max_tree_size: usize,
     /// prefix_hash: tokens at the beginning of a prompt that decide

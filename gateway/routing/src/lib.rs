@@ -8,7 +8,6 @@ mod keys;
 mod load;
 mod policies;
 mod policy;
-mod prefix_index;
 mod ring;
 mod wait;
 mod worker;
@@ -22,6 +21,5 @@ pub use policies::{UnknownPolicy, build_policy, policy_names};
 pub use policy::{
     AssignmentMode, Candidate, DEFAULT_PRIORITY, Explanation, Policy, PolicyParams, RouteRequest, Verdict,
 };
-pub use prefix_index::{PAGE_TOKENS, PagedPrompt, PrefixIndex};
 pub use worker::{LoadGuard, Role, Worker, WorkerId, WorkerInfo};
 pub use worker_set::{AddWorkerError, Explained, Query, SelectError, WorkerParams, WorkerSet};

@@ -6,8 +6,7 @@ use rand::RngExt;
 use smg_config::{GatewayConfig, RetryOptions};
 use smg_engine_client::{Address, EngineClient, EngineError};
 use smg_routing::{
-    AssignmentMode, BreakerParams, HealthParams, PolicyParams, PrefixIndex, WorkerParams, WorkerSet,
-    build_policy,
+    AssignmentMode, BreakerParams, HealthParams, PolicyParams, WorkerParams, WorkerSet, build_policy,
 };
 use tokio_util::{
     sync::CancellationToken,
@@ -21,7 +20,7 @@ use crate::{
     serve::{Environment, ServeError},
     spans::Spans,
     telemetry::Telemetry,
-    workers::{Alarm, AlarmedConnector, Fleet, Knowledge, ProbeTimes, TokenizerSource, Watch},
+    workers::{Alarm, AlarmedConnector, Fleet, Knowledge, Prefixes, ProbeTimes, TokenizerSource, Watch},
 };
 
 pub struct Context {
@@ -149,6 +148,7 @@ impl Context {
                 telemetry: self.telemetry.clone(),
                 tasks: env.tasks.clone(),
                 knowledge: Knowledge::default(),
+                following: None,
             };
             env.tasks.spawn(watch.run(stop.clone()));
         }
@@ -191,7 +191,7 @@ fn fleet(config: &GatewayConfig) -> Result<Fleet, ServeError> {
     let fleet = Fleet::new(
         WorkerSet::new(params),
         policy,
-        PrefixIndex::new(routing.max_tree_size),
+        Prefixes::new(routing.prefix_index_max_bytes, routing.max_tree_size),
     );
     Ok(fleet.with_prefix_token_count(routing.prefix_token_count))
 }

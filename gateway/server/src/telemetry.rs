@@ -184,15 +184,17 @@ impl Telemetry {
         }
     }
 
-    /// What the router believed of a worker's cache beside what the worker found there.
-    pub fn cache_prediction(&self, labels: &GenerationLabels, predicted: u64, reported: u64) {
-        self.counter("smg_cache_predicted_tokens_total", labels.common())
+    /// What the router believed of a worker's cache beside what the worker found there. `is_exact`: the worker had told.
+    pub fn cache_prediction(&self, labels: &GenerationLabels, is_exact: bool, predicted: u64, reported: u64) {
+        let mut all = labels.common();
+        let source = if is_exact { "events" } else { "sent" };
+        all.push(Label::from_static_parts("source", source));
+        self.counter("smg_cache_predicted_tokens_total", all.clone())
             .increment(predicted);
-        self.counter("smg_cache_reported_tokens_total", labels.common())
+        self.counter("smg_cache_reported_tokens_total", all.clone())
             .increment(reported);
-        let wrong = predicted.abs_diff(reported);
-        self.counter("smg_cache_prediction_error_tokens_total", labels.common())
-            .increment(wrong);
+        self.counter("smg_cache_prediction_error_tokens_total", all)
+            .increment(predicted.abs_diff(reported));
     }
 
     // ---------------------------------------------------------------- workers
@@ -248,6 +250,23 @@ impl Telemetry {
             .set(state.pending_tokens as f64);
         self.gauge("smg_worker_cb_state", label())
             .set(f64::from(state.breaker));
+    }
+
+    /// One of the two indexes of cached prefixes at scrape time.
+    pub fn prefix_index(&self, source: &'static str, bytes: usize, pages: usize, evicted: u64) {
+        let label = || vec![Label::from_static_parts("source", source)];
+        self.gauge("smg_prefix_index_bytes", label()).set(bytes as f64);
+        self.gauge("smg_prefix_index_pages", label()).set(pages as f64);
+        self.gauge("smg_prefix_index_evicted_pages", label())
+            .set(evicted as f64);
+    }
+
+    /// How far what a worker reports of its cache is followed.
+    pub fn kv_feed(&self, worker: &SharedString, is_exact: bool, gaps: u64) {
+        let label = || vec![Label::new("worker", worker.clone())];
+        self.gauge("smg_kv_feed_exact", label())
+            .set(if is_exact { 1.0 } else { 0.0 });
+        self.gauge("smg_kv_feed_gaps", label()).set(gaps as f64);
     }
 
     pub fn pool_size(&self, model: &SharedString, workers: usize) {
@@ -368,7 +387,7 @@ const COUNTERS: &[(&str, &str)] = &[
     ("smg_router_tokens_total", "Tokens of finished generations."),
     (
         "smg_cache_predicted_tokens_total",
-        "Prompt tokens that the chosen workers were believed to hold.",
+        "Prompt tokens that the chosen workers were believed to hold; source: events of the worker, or what it was sent.",
     ),
     (
         "smg_cache_reported_tokens_total",
@@ -393,6 +412,26 @@ const GAUGES: &[(&str, &str)] = &[
     ("smg_admission_tenants", "Tenants that are remembered."),
     ("smg_admission_inflight", "Generations that hold a permit."),
     ("smg_admission_queue_depth", "Generations that wait for a permit."),
+    (
+        "smg_prefix_index_bytes",
+        "Memory of the index of cached prefixes; source: events of workers, or what they were sent.",
+    ),
+    (
+        "smg_prefix_index_pages",
+        "Pages in it, each counted once for each worker that holds it.",
+    ),
+    (
+        "smg_prefix_index_evicted_pages",
+        "Pages that went from it for want of memory.",
+    ),
+    (
+        "smg_kv_feed_exact",
+        "1 while what the worker caches is followed without a hole.",
+    ),
+    (
+        "smg_kv_feed_gaps",
+        "Holes in the worker's events since its present process was first seen.",
+    ),
     ("smg_worker_pool_size", "Workers that are ready, by model."),
     ("smg_worker_health", "1 when the worker takes traffic."),
     ("smg_worker_requests_active", "Requests running on the worker."),

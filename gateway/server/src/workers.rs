@@ -2,20 +2,23 @@
 
 mod affinity;
 mod alarm;
+mod follow;
 mod load;
+mod prefixes;
 mod sessions;
 mod trial;
 mod watch;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::RwLock;
 use smg_api::{ApiError, clip};
-use smg_engine_client::{EngineClient, ModelInfo};
+use smg_engine_client::{EngineClient, ModelInfo, PushedLoad};
+use smg_kv_index::PromptKeys;
 use smg_routing::{
-    PagedPrompt, Policy, PrefixIndex, Query, Role, RouteRequest, SelectError, Worker, WorkerId, WorkerInfo,
-    WorkerSet, WorkerState,
+    LoadReport, Policy, Query, Role, RouteRequest, SelectError, Worker, WorkerId, WorkerInfo, WorkerSet,
+    WorkerState,
 };
 use smg_tokenizer::Tokenizer;
 use tokio::time::Instant;
@@ -26,6 +29,7 @@ pub use self::{
     affinity::Affinity,
     alarm::{Alarm, AlarmedConnector},
     load::TokenizerSource,
+    prefixes::{FeedState, Held, Prefixes},
     sessions::{SessionUse, Sessions},
     trial::Unchosen,
     watch::ProbeTimes,
@@ -35,7 +39,7 @@ use crate::error::{Failure, RETRY_AFTER};
 /// All workers, and the one policy that chooses among them.
 pub struct Fleet {
     pub set: WorkerSet,
-    pub prefixes: PrefixIndex,
+    pub prefixes: Prefixes,
     pub policy: Box<dyn Policy>,
     pub sessions: Sessions,
     /// Tokens at the beginning of a prompt that the policy `prefix_hash` goes by.
@@ -75,6 +79,8 @@ pub struct Chosen {
     pub member: Arc<Member>,
     /// Prompt tokens that the worker is believed to hold.
     pub predicted_cached: usize,
+    /// It told so itself.
+    pub is_exact: bool,
     trials: Arc<Trials>,
     /// Where the request tries a half-open breaker. NOTE: below `guard`, which must be given back before anybody is
     /// woken.
@@ -84,7 +90,7 @@ pub struct Chosen {
 // === impl Fleet ===
 
 impl Fleet {
-    pub fn new(set: WorkerSet, policy: Box<dyn Policy>, prefixes: PrefixIndex) -> Self {
+    pub fn new(set: WorkerSet, policy: Box<dyn Policy>, prefixes: Prefixes) -> Self {
         Self {
             set,
             prefixes,
@@ -210,8 +216,9 @@ impl Fleet {
     /// Chooses a worker for a prompt and counts the prompt as its load at once. `avoid` lists workers that
     /// already failed on it.
     pub fn choose(&self, model: &str, prompt: &Routable, avoid: &[WorkerId]) -> Result<Chosen, Unchosen> {
-        let pages = prompt.pages.as_ref();
-        let cached = pages.map_or_else(Vec::new, |pages| self.prefixes.match_prompt(pages));
+        let reusable = prompt.reusable.as_ref();
+        let held = reusable.map_or_else(Vec::new, |prompt| self.prefixes.lookup(prompt));
+        let cached: Vec<_> = held.iter().map(|held| (held.worker, held.worth())).collect();
         let query = Query {
             model: Some(model),
             role: Role::Regular,
@@ -223,12 +230,9 @@ impl Fleet {
         let selected = self.set.select(&query, self.policy.as_ref(), &mut rand::rng());
         let guard = selected.map_err(|error| Unchosen::new(error, query.request.now))?;
         let id = guard.worker().id();
-        let predicted_cached = cached
-            .iter()
-            .find(|(worker, _)| *worker == id)
-            .map_or(0, |(_, tokens)| *tokens);
-        if let Some(pages) = pages {
-            self.prefixes.insert_prompt(id, pages);
+        let predicted_cached = held.iter().find(|held| held.worker == id).map_or(0, Held::tokens);
+        if let Some(prompt) = reusable {
+            self.prefixes.note_sent(id, prompt);
         }
         let member = self
             .members
@@ -241,6 +245,7 @@ impl Fleet {
             guard,
             member,
             predicted_cached,
+            is_exact: self.prefixes.is_exact(id),
             trials: self.trials.clone(),
             _wake: wake,
         })
@@ -259,8 +264,8 @@ impl Fleet {
 /// What routing looks at in a prompt. Made once per prompt: its pages are hashed.
 pub struct Routable {
     prompt_tokens: usize,
-    /// `None`: what stands before the prompt is not known here.
-    pages: Option<PagedPrompt>,
+    /// What of the prompt a cache can serve; `None`: what stands before the prompt is not known here.
+    reusable: Option<PromptKeys>,
     only: Option<WorkerId>,
     expected_output_tokens: usize,
     affinity: Affinity,
@@ -297,11 +302,11 @@ impl From<SelectError> for Failure {
 // === impl Routable ===
 
 impl Routable {
-    /// `namespace` separates prompts whose caches are apart although their tokens are equal.
-    pub fn new(tokens: &[u32], namespace: &str, expected_output_tokens: usize) -> Self {
+    /// `namespace` is of [`cache_namespace`]. A cache can serve `num_reusable` tokens and no more.
+    pub fn new(tokens: &[u32], num_reusable: usize, namespace: &str, expected_output_tokens: usize) -> Self {
         Self {
             prompt_tokens: tokens.len(),
-            pages: Some(PagedPrompt::new(tokens, namespace)),
+            reusable: Some(PromptKeys::new(&tokens[..num_reusable], namespace)),
             only: None,
             expected_output_tokens,
             affinity: Affinity::default(),
@@ -313,7 +318,7 @@ impl Routable {
     pub fn bound(tokens: &[u32], expected_output_tokens: usize, worker: WorkerId) -> Self {
         Self {
             prompt_tokens: tokens.len(),
-            pages: None,
+            reusable: None,
             only: Some(worker),
             expected_output_tokens,
             affinity: Affinity::default(),
@@ -325,7 +330,7 @@ impl Routable {
     pub fn opening() -> Self {
         Self {
             prompt_tokens: 0,
-            pages: None,
+            reusable: None,
             only: None,
             expected_output_tokens: 0,
             affinity: Affinity::default(),
@@ -355,6 +360,14 @@ impl Routable {
     }
 }
 
+/// What keeps prompts of equal tokens apart in a worker's cache: its namespace and an adapter; empty for neither.
+pub fn cache_namespace(salt: Option<&str>, adapter: &str) -> String {
+    match (salt, adapter) {
+        (None, "") => String::new(),
+        _ => format!("{salt:?}{adapter:?}"),
+    }
+}
+
 // === impl Chosen ===
 
 impl Chosen {
@@ -377,6 +390,20 @@ impl Member {
 
     pub fn progress(&self) -> Arc<String> {
         self.progress.load_full()
+    }
+
+    /// Takes in the load that it pushed.
+    fn observe_load(&self, load: &PushedLoad) {
+        let age = Duration::from_millis(u64::from(load.age_ms));
+        let now = Instant::now().into_std();
+        let pending = load.prefill_pending_tokens.unwrap_or_default();
+        let queued = load.waiting_uncached_tokens.unwrap_or_default();
+        self.worker.report(LoadReport {
+            at: now.checked_sub(age).unwrap_or(now),
+            queued_tokens: queued.saturating_add(pending) as usize,
+            requests: load.running_requests.saturating_add(load.waiting_requests) as usize,
+            kv_usage: load.token_usage as f32,
+        });
     }
 
     /// The connection to it broke: it may be gone, or another process may answer there now.

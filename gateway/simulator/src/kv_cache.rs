@@ -96,8 +96,10 @@ impl KvCache {
     }
 
     fn num_cached(&self, namespace: &Namespace, ids: &[u32]) -> usize {
+        // The last token of a prompt is always computed.
+        let reusable = &ids[..ids.len().saturating_sub(1)];
         let (mut parent, mut cached) = (None, 0);
-        for tokens in ids.chunks_exact(self.page_tokens) {
+        for tokens in reusable.chunks_exact(self.page_tokens) {
             let hash = self.hash(parent, namespace, tokens);
             if !self.pages.contains_key(&hash) {
                 break;
@@ -105,8 +107,7 @@ impl KvCache {
             cached += tokens.len();
             parent = Some(hash);
         }
-        // The last token of a prompt is always computed.
-        cached.min(ids.len().saturating_sub(1))
+        cached
     }
 
     /// Leading tokens of a plain prompt that are held.
@@ -313,7 +314,7 @@ mod tests {
         let mut cache = KvCache::new(4, 100);
         assert_eq!(cache.take(&prompt(0..10)), 0);
         assert_eq!(cache.take(&prompt(0..10)), 8);
-        assert_eq!(cache.take(&prompt(0..8)), 7, "the last token is computed");
+        assert_eq!(cache.take(&prompt(0..8)), 4, "the last token is computed");
         let salted = GenerateRequest {
             cache_salt: Some("x".to_owned()),
             ..prompt(0..10)

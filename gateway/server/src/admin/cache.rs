@@ -29,7 +29,7 @@ pub async fn flush(
     for (member, outcome) in workers.iter().zip(outcomes) {
         match outcome {
             Ok(()) => {
-                cx.fleet.prefixes.remove_worker(member.worker.id());
+                cx.fleet.prefixes.forget_sent(member.worker.id());
                 successful.push(member.worker.url());
             }
             Err(error) => failed.push(json!({"worker": member.worker.url(), "error": error})),

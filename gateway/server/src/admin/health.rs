@@ -122,7 +122,7 @@ async fn ask_one(fleet: &Fleet) -> Result<(), Failure> {
         .served()
         .ok_or_else(|| failed("no worker is ready".to_owned()))?;
     let tokens = [0];
-    let routable = Routable::new(&tokens, "health", 1);
+    let routable = Routable::new(&tokens, 0, "", 1);
     let chosen = fleet.choose(&served.model, &routable, &[])?;
     let request_id = format!("HEALTH_CHECK_{}", Uuid::new_v4().simple());
     let client = &chosen.member.client;

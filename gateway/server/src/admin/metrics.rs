@@ -79,7 +79,21 @@ fn observe(cx: &Context) {
         let workers = cx.fleet.set.ready(Some(&model)).len();
         cx.telemetry.pool_size(&SharedString::from_owned(model), workers);
     }
+    let prefixes = &cx.fleet.prefixes;
+    let told = prefixes.reported_stats();
+    cx.telemetry
+        .prefix_index("events", told.bytes, told.held_pages, told.evicted);
+    let sent = prefixes.sent_stats();
+    cx.telemetry
+        .prefix_index("sent", sent.bytes, sent.pages, sent.evicted);
     for worker in cx.fleet.set.list().iter() {
+        let feeds = prefixes.feeds_of(worker.id());
+        if !feeds.is_empty() {
+            let is_exact = feeds.iter().all(|feed| feed.is_exact);
+            let gaps = feeds.iter().map(|feed| feed.counters.gaps).sum();
+            let url = SharedString::from_owned(worker.url().to_owned());
+            cx.telemetry.kv_feed(&url, is_exact, gaps);
+        }
         let state = WorkerGauges {
             ready: worker.is_available(now),
             running_requests: worker.running_requests(),

@@ -9,7 +9,13 @@ use smg_api::{ApiError, clip};
 use smg_routing::WorkerState;
 use tokio::time::Instant;
 
-use crate::{context::Context, endpoints::json, error::Failure, extract::PathText, workers::Member};
+use crate::{
+    context::Context,
+    endpoints::json,
+    error::Failure,
+    extract::PathText,
+    workers::{FeedState, Member},
+};
 
 /// Documented keys, and what our workers add.
 #[derive(Serialize)]
@@ -36,6 +42,38 @@ struct WorkerView {
     pending_tokens: usize,
     circuit_breaker: &'static str,
     consecutive_failures: u32,
+    /// How far its reports of what it caches are followed; null where it reports nothing.
+    kv_events: Option<FeedView>,
+}
+
+/// Counts since the worker's present process was first seen.
+#[derive(Serialize)]
+struct FeedView {
+    /// What it holds is known, not guessed.
+    is_exact: bool,
+    batches: u64,
+    gaps: u64,
+    repairs: u64,
+    snapshots: u64,
+    restarts: u64,
+    /// Gaps that nothing closed: all was forgotten then.
+    lost: u64,
+}
+
+impl FeedView {
+    /// Of all its ranks together.
+    fn of(feeds: &[FeedState]) -> Option<Self> {
+        let sum = |count: fn(&FeedState) -> u64| feeds.iter().map(count).sum();
+        (!feeds.is_empty()).then(|| Self {
+            is_exact: feeds.iter().all(|feed| feed.is_exact),
+            batches: sum(|feed| feed.counters.batches),
+            gaps: sum(|feed| feed.counters.gaps),
+            repairs: sum(|feed| feed.counters.repairs),
+            snapshots: sum(|feed| feed.counters.snapshots),
+            restarts: sum(|feed| feed.counters.restarts),
+            lost: sum(|feed| feed.counters.lost),
+        })
+    }
 }
 
 pub async fn list(State(cx): State<Arc<Context>>) -> Result<Response, Failure> {
@@ -88,5 +126,6 @@ fn view(cx: &Context, member: &Member) -> WorkerView {
         pending_tokens: worker.pending_tokens(),
         circuit_breaker: worker.breaker_state(Instant::now().into_std()).name(),
         consecutive_failures: worker.consecutive_failures(),
+        kv_events: FeedView::of(&cx.fleet.prefixes.feeds_of(worker.id())),
     }
 }

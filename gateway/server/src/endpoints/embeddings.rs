@@ -211,7 +211,8 @@ impl Call<'_> {
 
     async fn attempts(&self) -> Result<Embedding, Failure> {
         let opening = self.cx.fleet.prefix_key(&self.ids, "");
-        let routable = Routable::new(&self.ids, "embedding", 0).tied(self.affinity, opening);
+        let routable =
+            Routable::new(&self.ids, self.ids.len().saturating_sub(1), "", 0).tied(self.affinity, opening);
         let mut avoid: Vec<WorkerId> = Vec::new();
         loop {
             let deadline = Some(self.deadline);

@@ -257,6 +257,7 @@ impl Leg {
         };
         self.cx.telemetry.cache_prediction(
             &self.labels,
+            running.chosen.is_exact,
             running.chosen.predicted_cached as u64,
             u64::from(cached),
         );

@@ -11,7 +11,7 @@ use crate::{
     context::Context,
     error::Failure,
     spans::Span,
-    workers::{Chosen, Routable},
+    workers::{Chosen, Routable, cache_namespace},
 };
 
 /// Output tokens that a generation without a small limit is expected to have, for load accounting only.
@@ -108,14 +108,27 @@ fn routable(cx: &Context, prompt: &PreparedPrompt) -> Routable {
         None => {
             let namespace = namespace(spec);
             let opening = cx.fleet.prefix_key(&spec.input_ids, &namespace);
-            Routable::new(&spec.input_ids, &namespace, expected).tied(prompt.affinity, opening)
+            Routable::new(&spec.input_ids, num_reusable(spec), &namespace, expected)
+                .tied(prompt.affinity, opening)
         }
     }
 }
 
-fn namespace(spec: &GenerateSpec) -> String {
-    match (&spec.extra_key, &spec.cache_salt, spec.lora_name.as_str()) {
-        (None, None, "") => String::new(),
-        (key, salt, adapter) => format!("{key:?}{salt:?}{adapter:?}"),
+/// Leading tokens of the prompt that can come from a cache: the last one is always computed, and so are those whose
+/// log probabilities are wanted.
+fn num_reusable(spec: &GenerateSpec) -> usize {
+    let before_last = spec.input_ids.len().saturating_sub(1);
+    let is_bounded = spec.return_logprob && spec.logprob_start_len >= 0;
+    match usize::try_from(spec.logprob_start_len) {
+        Ok(start) if is_bounded => start.min(before_last),
+        _ => before_last,
     }
+}
+
+/// As the engine makes it: `extra_key` with `cache_salt` appended.
+fn namespace(spec: &GenerateSpec) -> String {
+    let parts = [&spec.extra_key, &spec.cache_salt];
+    let is_set = parts.iter().any(|part| part.is_some());
+    let joined: String = parts.into_iter().flatten().map(String::as_str).collect();
+    cache_namespace(is_set.then_some(joined.as_str()), &spec.lora_name)
 }

@@ -92,6 +92,9 @@ impl Fleet {
             role: Role::Regular,
             labels: labels(&info, &server),
         });
+        let capacity = server.get("max_total_num_tokens").and_then(Value::as_u64);
+        let capacity = capacity.and_then(|tokens| usize::try_from(tokens).ok());
+        self.prefixes.set_capacity(member.worker.id(), capacity);
         member.served.store(Some(Arc::new(Served {
             model,
             info,

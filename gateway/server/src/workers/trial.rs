@@ -156,14 +156,15 @@ mod tests {
     use futures::FutureExt;
     use smg_engine_client::{Address, EngineClient};
     use smg_routing::{
-        BreakerParams, Candidate, Outcome, Policy, PrefixIndex, Probe, RouteRequest, Verdict, WorkerInfo,
-        WorkerParams, WorkerSet,
+        BreakerParams, Candidate, Outcome, Policy, Probe, RouteRequest, Verdict, WorkerInfo, WorkerParams,
+        WorkerSet,
     };
     use smg_simulator::MemoryNetwork;
     use tokio_util::task::TaskTracker;
 
     use super::*;
     use crate::workers::Alarm;
+    use crate::workers::Prefixes;
 
     const MODEL: &str = "demo";
     const OPEN: Duration = Duration::from_secs(60);
@@ -187,7 +188,7 @@ mod tests {
     }
 
     fn choose(fleet: &Fleet) -> Chosen {
-        let chosen = fleet.choose(MODEL, &Routable::new(&[1; 64], "", 1), &[]);
+        let chosen = fleet.choose(MODEL, &Routable::new(&[1; 64], 63, "", 1), &[]);
         chosen.unwrap_or_else(|unchosen| panic!("{unchosen:?}"))
     }
 
@@ -203,7 +204,7 @@ mod tests {
             ..WorkerParams::default()
         };
         let policy = Box::new(First(asked.clone()));
-        let fleet = Fleet::new(WorkerSet::new(params), policy, PrefixIndex::new(100));
+        let fleet = Fleet::new(WorkerSet::new(params), policy, Prefixes::new(1 << 20, 100));
         let address = Address::Unix("/run/worker.sock".into());
         let client = EngineClient::new(address, Arc::new(MemoryNetwork::new()), TaskTracker::new());
         let member = fleet
@@ -228,7 +229,7 @@ mod tests {
         tokio::time::sleep(OPEN).await;
         let mut trial = choose(&fleet);
 
-        let prompt = Routable::new(&[2; 64], "", 1);
+        let prompt = Routable::new(&[2; 64], 63, "", 1);
         let mut waiting = pin!(fleet.choose_in_turn(MODEL, &prompt, &[], None));
         assert!(waiting.as_mut().now_or_never().is_none());
         let before = asked.load(Ordering::Relaxed);

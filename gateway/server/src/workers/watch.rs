@@ -7,7 +7,10 @@ use smg_routing::{Probe, WorkerState};
 use tokio::time::{Instant, error::Elapsed};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Fleet, Member, TokenizerSource};
+use super::{
+    Fleet, Member, TokenizerSource,
+    follow::{Follower, Following},
+};
 use crate::telemetry::Telemetry;
 
 /// A worker whose last probe failed is looked at again after this.
@@ -40,6 +43,8 @@ pub(crate) struct Watch {
     pub telemetry: Telemetry,
     pub tasks: TaskTracker,
     pub knowledge: Knowledge,
+    /// Of what the process that was read last caches.
+    pub following: Option<Following>,
 }
 
 /// How far what was read of a worker can be relied on. Only its task writes this; others ring the alarm.
@@ -176,9 +181,13 @@ impl Watch {
         match self.fleet.load(&self.member, &self.source, &self.tasks).await {
             Ok(start_time) => {
                 let is_other = self.knowledge.is_other_process(start_time);
-                if is_other.unwrap_or(doubts.broke) {
+                let lost_its_cache = is_other.unwrap_or(doubts.broke);
+                if lost_its_cache || self.following.is_none() {
+                    self.follow().await;
+                }
+                if lost_its_cache {
                     // Its cache is empty, and so are its sessions.
-                    self.fleet.prefixes.remove_worker(self.member.worker.id());
+                    self.fleet.prefixes.forget_sent(self.member.worker.id());
                     self.fleet.sessions.lose(self.member.worker.id());
                 }
                 if is_other == Some(true) || doubts.was_gone {
@@ -198,6 +207,18 @@ impl Watch {
                 Probe::Failed
             }
         }
+    }
+
+    /// Begins anew with what the worker's present process caches.
+    async fn follow(&mut self) {
+        if let Some(following) = self.following.take() {
+            following.end().await;
+        }
+        let follower = Follower {
+            fleet: self.fleet.clone(),
+            member: self.member.clone(),
+        };
+        self.following = Some(follower.start(&self.tasks));
     }
 
     fn report_late(&self, was_late: &mut bool) {
