@@ -135,11 +135,11 @@ pub struct RoutingOptions {
     /// cache_aware: share of the prompt (0 to 1) that a worker must hold for its cache to count
     #[arg(long, alias = "cache-match-threshold", default_value_t = 0.3, value_parser = share, value_name = "SHARE")]
     pub cache_threshold: f64,
-    /// cache_aware, bucket: a worker is passed over while it runs this many requests more than the least loaded one …
+    /// cache_aware, bucket (at most 64 there): a worker is passed over while it runs this many requests more than the least loaded one …
     #[arg(
         long,
         alias = "spill-abs-threshold",
-        default_value_t = 64,
+        default_value_t = 256,
         value_parser = whole::<usize>(0, 1_000_000),
         value_name = "REQUESTS"
     )]

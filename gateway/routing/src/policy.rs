@@ -199,7 +199,7 @@ impl Default for PolicyParams {
     fn default() -> Self {
         Self {
             cache_threshold: 0.3,
-            balance_abs_threshold: 64,
+            balance_abs_threshold: 256,
             balance_rel_threshold: 1.5,
             prefix_hash_load_factor: 1.25,
             bucket_adjust_interval: Duration::from_secs(5),

@@ -18,6 +18,9 @@ const FIRST_SPAN: usize = 4096;
 /// Lengths that are kept of one interval; later ones take the places of the earliest.
 const MOST_LENGTHS: usize = 4096;
 
+/// A bucket spills at so many requests more than the least loaded, at the latest: no cost weighs load here.
+const MOST_REQUESTS_MORE: usize = 64;
+
 /// Fewer lengths say nothing about the next ones.
 const LEAST_LENGTHS: usize = 16;
 
@@ -51,7 +54,8 @@ struct Place {
 // === impl Bucket ===
 
 impl Bucket {
-    pub(crate) fn new(params: PolicyParams) -> Self {
+    pub(crate) fn new(mut params: PolicyParams) -> Self {
+        params.balance_abs_threshold = params.balance_abs_threshold.min(MOST_REQUESTS_MORE);
         Self {
             params,
             window: Mutex::default(),

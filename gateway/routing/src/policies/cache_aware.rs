@@ -12,8 +12,9 @@ use crate::wait::{Bound, Waits};
 
 pub(crate) const NAME: &str = "cache_aware";
 
-/// What the tokens that another worker holds cost beyond their computation, as a share of it.
-const COPY_SURCHARGE: f64 = 0.25;
+/// What the tokens that another worker holds cost beyond their computation, as a share of it: as much again, for those
+/// that they drive out.
+const COPY_SURCHARGE: f64 = 1.0;
 
 pub(crate) struct CacheAware {
     params: PolicyParams,
