@@ -47,8 +47,9 @@ class GuidanceGrammar(BitmaskGrammar):
     def _is_exhausted(self) -> bool:
         return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
 
-    def _fork(self) -> "LLMatcher":
-        return self._matcher.deep_copy()
+    def _forked(self, stats: GrammarStats) -> "GuidanceGrammar":
+        matcher = self._matcher.deep_copy()
+        return GuidanceGrammar(matcher, self._rows, self.memory_bytes, stats)
 
     def _fill(self, row: "torch.Tensor") -> None:
         if self._is_exhausted():

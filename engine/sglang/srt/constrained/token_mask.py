@@ -111,7 +111,7 @@ class BitmaskGrammar(BaseGrammarObject):
 
     def copy(self) -> "BitmaskGrammar":
         stats = replace(self.grammar_stats, is_cache_hit=True, tree_traversal_time=[])
-        copied = type(self)(self._fork(), self._rows, self.memory_bytes, stats)
+        copied = self._forked(stats)
         copied._num_ends = self._num_ends
         return copied
 
@@ -139,8 +139,8 @@ class BitmaskGrammar(BaseGrammarObject):
         """Whether the answer is complete and cannot go on."""
         raise NotImplementedError
 
-    def _fork(self) -> Any:
-        """A matcher of its own for another answer."""
+    def _forked(self, stats: GrammarStats) -> "BitmaskGrammar":
+        """The same state with a matcher of its own, for another answer."""
         raise NotImplementedError
 
     def _fill(self, row: "torch.Tensor") -> None:

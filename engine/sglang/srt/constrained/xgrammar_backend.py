@@ -10,8 +10,9 @@ from sglang.srt.constrained.constraint_text import NO_TEXT, prepared_text
 from sglang.srt.constrained.limits import GrammarLimits, too_big
 from sglang.srt.constrained.probed_backend import ProbedBackend, in_small_stack, payload_of
 from sglang.srt.constrained.structural_tags import Format
-from sglang.srt.constrained.token_mask import BitmaskGrammar, row_of
+from sglang.srt.constrained.token_mask import BITS, BitmaskGrammar, TokenRows, row_of
 from sglang.srt.constrained.vocabulary import TokenVocabulary
+from sglang.srt.constrained.whole_characters import NO_LEAD, WholeCharacters
 from sglang.srt.constrained.xgrammar_schema import XGRAMMAR_RULES
 
 if TYPE_CHECKING:
@@ -33,16 +34,40 @@ _PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
 
 
 class XGrammarGrammar(BitmaskGrammar):
-    """A matcher over a compiled grammar, which is shared and never changes."""
+    """A matcher over a compiled grammar, which is shared and never changes.
+
+    The library's classes of characters hold byte sequences that are no character.
+    """
 
     _matcher: "GrammarMatcher"
 
+    def __init__(
+        self,
+        matcher: "GrammarMatcher",
+        rows: TokenRows,
+        memory_bytes: int,
+        grammar_stats: GrammarStats,
+        characters: WholeCharacters,
+    ) -> None:
+        super().__init__(matcher, rows, memory_bytes, grammar_stats)
+        self._characters = characters
+        self._last_bytes = bytearray()  # of each token
+
     def _accept(self, token: int) -> None:
-        if not self._matcher.accept_token(token):
+        if not self._is_character(token) or not self._matcher.accept_token(token):
             raise ValueError(f"token {token} is not what the grammar allows here")
+        self._last_bytes.append(self._characters.last_byte(token))
+
+    def _is_character(self, token: int) -> bool:
+        word = int(self._allowed()[token // BITS])
+        return bool(word >> token % BITS & 1)
+
+    def _allowed(self) -> "torch.Tensor":
+        return self._characters.row(self._last_bytes[-1] if self._last_bytes else NO_LEAD)
 
     def _rollback(self, k: int) -> None:
         self._matcher.rollback(k)
+        del self._last_bytes[len(self._last_bytes) - k :]
 
     def _may_end(self) -> bool:
         return bool(self._matcher.is_completed())
@@ -54,14 +79,17 @@ class XGrammarGrammar(BitmaskGrammar):
         self._fill(row)
         return not bool((row & ~self._rows.ends).any())
 
-    def _fork(self) -> "GrammarMatcher":
-        return self._matcher.fork()
+    def _forked(self, stats: GrammarStats) -> "XGrammarGrammar":
+        matcher = self._matcher.fork()
+        forked = XGrammarGrammar(matcher, self._rows, self.memory_bytes, stats, self._characters)
+        forked._last_bytes[:] = self._last_bytes
+        return forked
 
     def _fill(self, row: "torch.Tensor") -> None:
         if self._matcher.fill_next_token_bitmask(row):
-            row &= self._rows.usable
+            row &= self._allowed()
         else:
-            row.copy_(self._rows.usable)
+            row.copy_(self._allowed())
 
 
 class XGrammarGrammarBackend(ProbedBackend):
@@ -75,6 +103,7 @@ class XGrammarGrammarBackend(ProbedBackend):
     ) -> None:
         super().__init__(vocabulary, limits, {"is_compact": is_compact})
         self._tokenizer_info = _tokenizer_info(vocabulary)
+        self._characters = WholeCharacters(vocabulary)
 
     def _build(self, text: str, grammar_stats: GrammarStats) -> XGrammarGrammar:
         import xgrammar
@@ -85,6 +114,7 @@ class XGrammarGrammarBackend(ProbedBackend):
             self._rows,
             int(compiled.memory_size_bytes),
             grammar_stats,
+            self._characters,
         )
 
 

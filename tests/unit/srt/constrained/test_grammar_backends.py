@@ -343,6 +343,52 @@ def test_a_string_holds_whole_characters_without_control_characters(
         assert not (is_open and last in allowed(state)), content
 
 
+NO_CHARACTERS = (
+    b"\xe0\x9f\xbf", b"\xc0\xaf", b"\xf0\x8f\xbf\xbf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80",
+    b"\xf5\x80\x80\x80",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "before"),
+    [
+        ("json", '{"type": "string", "pattern": "^.*$"}', '"'),
+        ("json", '{"type": "string", "pattern": "[^a]"}', '"'),
+        ("regex", "[^a]+", ""),
+        ("regex", ".*", ""),
+        ("ebnf", "root ::= [^a]+", ""),
+    ],
+)
+def test_a_class_of_characters_holds_no_other_bytes(
+    backend: BaseGrammarBackend, kind: str, text: str, before: str
+) -> None:
+    grammar = compiled(backend, kind, text)
+    whole = f"{before}é字\ud7ff\ue000\u0800\U00010000\U0010ffff{before}"
+    assert accepts(grammar, whole)
+    for content in NO_CHARACTERS:
+        state = after(grammar, before)
+        for place, byte in enumerate(content):
+            if byte not in allowed(state):
+                break
+            assert place < len(content) - 1, content
+            state.accept_token(byte)
+        with pytest.raises(ValueError, match="token"):
+            state.accept_token(byte)
+
+
+def test_a_first_byte_is_remembered_over_copies_and_rollbacks(backend: BaseGrammarBackend) -> None:
+    state = compiled(backend, "regex", "[^a]+").copy()
+    for byte in b"x\xe0":
+        state.accept_token(byte)
+    copied = state.copy()
+    assert 0x9F not in allowed(copied) and 0xA0 in allowed(copied)
+    state.rollback(1)
+    assert {0xE0, ord("b")} <= allowed(state)
+    state.accept_token(0xE1)
+    assert 0x9F in allowed(state)
+    assert 0x9F not in allowed(copied)
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
