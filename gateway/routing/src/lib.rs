@@ -1,6 +1,5 @@
-//! Which worker serves a request: workers with their health, breaker and load, the policies that choose
-//! among them, and the approximate index of the prefixes they have seen. Nothing here performs I/O, waits
-//! or reads a clock; the caller passes `now`.
+//! Which worker serves a request: workers with their health, breaker and load, and the policies that choose among
+//! them. Nothing here performs I/O, waits or reads a clock; the caller passes `now`.
 
 mod breaker;
 mod health;
