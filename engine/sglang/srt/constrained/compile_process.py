@@ -134,11 +134,15 @@ class CompileServer:
             connection.send_bytes(kind.encode() + b"\0" + text.encode(errors="surrogatepass"))
             answer = connection.recv_bytes() if connection.poll(timeout) else b""
         except (EOFError, OSError) as error:
-            how = _how(self._forks.end(compiler))
+            code = self._forks.end(compiler)
             if self._is_closed:
                 raise CompilerMissing(ENGINE_ENDS) from error
+            if code in (UNKNOWN, -signal.SIGKILL):
+                raise CompilerMissing(
+                    f"its compiler was ended from outside{_how(code)}; try it again"
+                ) from error
             raise CompilerDied(
-                f"the compiler has ended over it{how}; it may need more memory than the "
+                f"the compiler has ended over it{_how(code)}; it may need more memory than the "
                 f"{self._memory_bytes} bytes that compiling may take, which grow with "
                 "--grammar-max-compiled-bytes"
             ) from error

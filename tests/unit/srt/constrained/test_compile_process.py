@@ -141,6 +141,23 @@ def test_processes_that_are_killed_between_two_compilations_are_replaced(
     assert server.pid_of(server.ask("b")) != pid
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_compiler_that_is_killed_at_work_says_nothing_about_the_constraint(
+    make: Callable[..., Watched], tmp_path: Path, whole: bool
+) -> None:
+    server = make()
+    pid = server.pid_of(server.ask("a"))
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.ask, f"never ends {fifo}")
+        assert fifo.read_text() == "begun"
+        os.kill(psutil.Process(pid).ppid() if whole else pid, signal.SIGKILL)
+        with pytest.raises(CompilerMissing, match="was ended from outside.*; try it again"):
+            asked.result(MANY)
+    assert server.pid_of(server.ask("b")) != pid
+
+
 @contextmanager
 def one_that_never_ends(server: Watched, folder: Path) -> Iterator[threading.Thread]:
     """It has begun; when the server is closed its thread ends."""
