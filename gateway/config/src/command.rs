@@ -17,6 +17,7 @@ use crate::options::GatewayConfig;
 use crate::schema::kind_of;
 use crate::secret::{MASK, Secret};
 use crate::show;
+use crate::simulate::{self, SimulateOptions};
 
 const ABOUT: &str = "Routes OpenAI-style and native generation requests to engine workers.";
 const AFTER_HELP: &str = "Every option can also be set by the environment variable SMG_<OPTION>, such as \
@@ -27,6 +28,8 @@ const AFTER_HELP: &str = "Every option can also be set by the environment variab
 pub enum Command {
     /// Run the gateway.
     Launch(Box<GatewayConfig>),
+    /// Try policies on a model of engines.
+    Simulate(Box<SimulateOptions>),
     /// Write this text to standard output and end with status 0 (help, version, `config show`, completions).
     Print(String),
 }
@@ -46,6 +49,9 @@ pub fn parse_with<A: Into<OsString>>(
         .map(|(i, arg)| readable(i, arg))
         .collect::<Result<Vec<_>, _>>()?;
     refuse_server(&args)?;
+    if args.first().is_some_and(|word| word == simulate::NAME) {
+        return simulated(args);
+    }
     refuse_lacking(&args)?;
     let layers = layers_of(&args, environment)?;
     let line = command_line(&layers);
@@ -58,7 +64,7 @@ pub fn parse_with<A: Into<OsString>>(
         Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             return Ok(Command::Print(e.to_string()));
         }
-        Err(e) => return Err(in_one_sentence(&e, &layers)),
+        Err(e) => return Err(in_one_sentence(&e, &options(), &layers)),
     };
     match matches.subcommand() {
         Some(("completions", sub)) => Ok(Command::Print(completions(sub, line))),
@@ -73,6 +79,21 @@ pub fn parse_with<A: Into<OsString>>(
         },
         Some((_, sub)) => checked(sub, &layers).map(|(config, _)| Command::Launch(Box::new(config))),
         None => checked(&matches, &layers).map(|(config, _)| Command::Launch(Box::new(config))),
+    }
+}
+
+/// A simulation has options of its own, given by flags alone: neither a gateway's file nor its environment is meant for it.
+fn simulated(args: Vec<String>) -> Result<Command, ConfigError> {
+    let line = clap::Command::new("smg").subcommand(simulate::command());
+    let told = |e: &clap::Error| in_one_sentence(e, &simulate::command(), &Layers::default());
+    match line.try_get_matches_from(std::iter::once("smg".to_owned()).chain(args)) {
+        Ok(matches) => {
+            let sub = matches.subcommand_matches(simulate::NAME).unwrap_or(&matches);
+            let options = SimulateOptions::from_arg_matches(sub).map_err(|e| told(&e))?;
+            Ok(Command::Simulate(Box::new(options)))
+        }
+        Err(e) if e.kind() == ErrorKind::DisplayHelp => Ok(Command::Print(e.to_string())),
+        Err(e) => Err(told(&e)),
     }
 }
 
@@ -91,7 +112,7 @@ pub(crate) fn from_map_with(
     let line = layers.apply(options());
     let matches = line
         .try_get_matches_from(["smg"])
-        .map_err(|e| in_one_sentence(&e, &layers))?;
+        .map_err(|e| in_one_sentence(&e, &options(), &layers))?;
     checked(&matches, &layers).map(|(config, _)| config)
 }
 
@@ -142,6 +163,7 @@ fn command_line(layers: &Layers) -> clap::Command {
                 .about("Print a completion script")
                 .arg(shell),
         )
+        .subcommand(simulate::command())
 }
 
 fn layers_of(args: &[String], environment: &Lookup<'_>) -> Result<Layers, ConfigError> {
@@ -176,7 +198,8 @@ fn config_path(args: &[String]) -> Option<String> {
 }
 
 fn checked(matches: &ArgMatches, layers: &Layers) -> Result<(GatewayConfig, show::Origins), ConfigError> {
-    let config = GatewayConfig::from_arg_matches(matches).map_err(|e| in_one_sentence(&e, layers))?;
+    let config =
+        GatewayConfig::from_arg_matches(matches).map_err(|e| in_one_sentence(&e, &options(), layers))?;
     config
         .validate()
         .map_err(|error| layers.with_origin(error, matches))?;
@@ -220,18 +243,17 @@ fn refuse_lacking(args: &[String]) -> Result<(), ConfigError> {
 }
 
 /// clap's report without usage and tips, with the nearest name and the source of the value.
-fn in_one_sentence(error: &clap::Error, layers: &Layers) -> ConfigError {
+fn in_one_sentence(error: &clap::Error, command: &clap::Command, layers: &Layers) -> ConfigError {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         Some(ContextValue::Strings(texts)) => Some(texts.join(", ")),
         _ => None,
     };
-    let command = options();
     let flag = text(ContextKind::InvalidArg);
     if error.kind() == ErrorKind::UnknownArgument
         && let Some(flag) = &flag
     {
-        let hint = match nearest(&command, flag.trim_start_matches('-')).filter(|_| flag.starts_with('-')) {
+        let hint = match nearest(command, flag.trim_start_matches('-')).filter(|_| flag.starts_with('-')) {
             Some(near) => format!("the nearest is --{near}"),
             None => "see smg --help".to_owned(),
         };
@@ -239,7 +261,7 @@ fn in_one_sentence(error: &clap::Error, layers: &Layers) -> ConfigError {
     }
     let value = text(ContextKind::InvalidValue).filter(|value| !value.is_empty());
     let mut sentence = match (&flag, &value) {
-        (Some(flag), Some(value)) => wrong_value(error, &command, flag, value),
+        (Some(flag), Some(value)) => wrong_value(error, command, flag, value),
         _ => {
             let rendered = error.to_string();
             let first = rendered.lines().next().unwrap_or_default();
@@ -256,7 +278,7 @@ fn in_one_sentence(error: &clap::Error, layers: &Layers) -> ConfigError {
         sentence.push_str(&format!("; allowed are {allowed}"));
     }
     if let (Some(flag), Some(value)) = (&flag, &value)
-        && let Some(origin) = layers.origin_of_value(&command, flag, value)
+        && let Some(origin) = layers.origin_of_value(command, flag, value)
     {
         sentence.push_str(&format!(" (given by {origin})"));
     }

@@ -23,6 +23,7 @@ mod options;
 mod schema;
 mod secret;
 mod show;
+mod simulate;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -39,4 +40,5 @@ pub use options::{
 };
 pub use schema::option_schema;
 pub use secret::Secret;
+pub use simulate::{ReportFormat, SimulateOptions};
 pub use tenants::TenantKey;

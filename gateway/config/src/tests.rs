@@ -1,6 +1,7 @@
 //! The options as a user meets them: a line of arguments, an environment, a file.
 
 mod limits;
+mod simulate;
 mod wrong_values;
 
 use std::ffi::OsString;
@@ -28,14 +29,14 @@ fn launch(line: &str) -> GatewayConfig {
 fn launch_in(line: &str, environment: &dyn Fn(&str) -> Option<OsString>) -> GatewayConfig {
     match parse_with(line.split_whitespace().map(str::to_owned), environment).unwrap() {
         Command::Launch(config) => *config,
-        Command::Print(text) => panic!("expected a config, got: {text}"),
+        other => panic!("expected a config, got: {other:?}"),
     }
 }
 
 fn printed(line: &str, environment: &dyn Fn(&str) -> Option<OsString>) -> String {
     match parse_with(line.split_whitespace().map(str::to_owned), environment).unwrap() {
         Command::Print(text) => text,
-        Command::Launch(_) => panic!("expected text"),
+        other => panic!("expected text, got: {other:?}"),
     }
 }
 

@@ -25,6 +25,7 @@ pub fn main_from_args<A: Into<OsString>>(args: impl IntoIterator<Item = A>) -> i
             }
         }
         Ok(Command::Launch(config)) => launch(*config),
+        Ok(Command::Simulate(options)) => crate::simulate::simulate(*options),
         Err(error) => {
             eprintln!("smg: {error}");
             ConfigError::EXIT_CODE

@@ -18,6 +18,7 @@ mod layers;
 mod live;
 mod pipeline;
 mod serve;
+mod simulate;
 mod spans;
 mod telemetry;
 mod transport;

@@ -69,8 +69,9 @@ impl Report {
         }
     }
 
-    pub fn json(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string_pretty(self)
+    pub fn json(&self) -> String {
+        // `Value` takes every number and text that is here.
+        format!("{:#}", serde_json::json!(self))
     }
 
     pub fn table(&self) -> String {
