@@ -69,6 +69,7 @@ fn guarded(cx: &Arc<Context>) -> Router<Arc<Context>> {
         .route("/get_load", get(admin::loads::native))
         .route("/get_loads", get(admin::loads::by_worker))
         .route("/v1/loads", get(admin::loads::detailed))
+        .route("/route/explain", post(admin::explain::explain))
         .route("/workers", get(admin::workers::list))
         .route("/workers/{id}", get(admin::workers::one))
         .route("/open_session", post(sessions::open).get(sessions::open))

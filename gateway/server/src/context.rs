@@ -148,6 +148,7 @@ impl Context {
                 telemetry: self.telemetry.clone(),
                 tasks: env.tasks.clone(),
                 knowledge: Knowledge::default(),
+                follows: !self.is_front_door,
                 following: None,
             };
             env.tasks.spawn(watch.run(stop.clone()));

@@ -2,6 +2,7 @@
 
 mod affinity;
 mod alarm;
+mod explain;
 mod follow;
 mod load;
 mod prefixes;
@@ -28,6 +29,7 @@ pub(crate) use self::watch::{Knowledge, Watch};
 pub use self::{
     affinity::Affinity,
     alarm::{Alarm, AlarmedConnector},
+    explain::Standing,
     load::TokenizerSource,
     prefixes::{FeedState, Held, Prefixes},
     sessions::{SessionUse, Sessions},
@@ -216,22 +218,14 @@ impl Fleet {
     /// Chooses a worker for a prompt and counts the prompt as its load at once. `avoid` lists workers that
     /// already failed on it.
     pub fn choose(&self, model: &str, prompt: &Routable, avoid: &[WorkerId]) -> Result<Chosen, Unchosen> {
-        let reusable = prompt.reusable.as_ref();
-        let held = reusable.map_or_else(Vec::new, |prompt| self.prefixes.lookup(prompt));
+        let held = self.held(prompt);
         let cached: Vec<_> = held.iter().map(|held| (held.worker, held.worth())).collect();
-        let query = Query {
-            model: Some(model),
-            role: Role::Regular,
-            request: prompt.request(),
-            cached: &cached,
-            avoid,
-            only: prompt.only,
-        };
+        let query = prompt.query(model, &cached, avoid);
         let selected = self.set.select(&query, self.policy.as_ref(), &mut rand::rng());
         let guard = selected.map_err(|error| Unchosen::new(error, query.request.now))?;
         let id = guard.worker().id();
         let predicted_cached = held.iter().find(|held| held.worker == id).map_or(0, Held::tokens);
-        if let Some(prompt) = reusable {
+        if let Some(prompt) = &prompt.reusable {
             self.prefixes.note_sent(id, prompt);
         }
         let member = self
@@ -249,6 +243,12 @@ impl Fleet {
             trials: self.trials.clone(),
             _wake: wake,
         })
+    }
+
+    /// What workers hold of a prompt.
+    fn held(&self, prompt: &Routable) -> Vec<Held> {
+        let reusable = prompt.reusable.as_ref();
+        reusable.map_or_else(Vec::new, |prompt| self.prefixes.lookup(prompt))
     }
 
     /// Whether a worker could be chosen that is not in `avoid`.
@@ -311,6 +311,22 @@ impl Routable {
             expected_output_tokens,
             affinity: Affinity::default(),
             prefix_key: None,
+        }
+    }
+
+    fn query<'a>(
+        &'a self,
+        model: &'a str,
+        cached: &'a [(WorkerId, usize)],
+        avoid: &'a [WorkerId],
+    ) -> Query<'a> {
+        Query {
+            model: Some(model),
+            role: Role::Regular,
+            request: self.request(),
+            cached,
+            avoid,
+            only: self.only,
         }
     }
 

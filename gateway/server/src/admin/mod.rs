@@ -3,6 +3,7 @@
 pub mod abort;
 pub mod adapters;
 pub mod cache;
+pub mod explain;
 pub mod health;
 pub mod loads;
 pub mod metrics;

@@ -30,7 +30,7 @@ pub async fn handle(State(cx): State<Arc<Context>>, request: Request) -> Result<
     pipeline::run(&cx, parse(incoming)?).await
 }
 
-fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
+pub fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
     let request = ChatRequest::parse(&incoming.body)?;
     let (id, routing) = incoming.place(request.routing)?;
     let wish = LogprobWish {

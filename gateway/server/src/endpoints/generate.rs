@@ -32,7 +32,7 @@ pub async fn handle(State(cx): State<Arc<Context>>, request: Request) -> Result<
     pipeline::run(&cx, parse(incoming)?).await
 }
 
-fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
+pub fn parse(incoming: Incoming) -> Result<GenerateCall, Failure> {
     let request = GenerateRequest::parse(&incoming.body)?;
     let mut prompts = Vec::with_capacity(request.items.len());
     for item in request.items {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use smg_api::ApiError;
 use smg_engine_client::GenerateSpec;
 use smg_routing::WorkerId;
 use tokio::time::Instant;
@@ -11,7 +12,7 @@ use crate::{
     context::Context,
     error::Failure,
     spans::Span,
-    workers::{Chosen, Routable, cache_namespace},
+    workers::{Chosen, Routable, Standing, cache_namespace},
 };
 
 /// Output tokens that a generation without a small limit is expected to have, for load accounting only.
@@ -93,6 +94,16 @@ fn count(cx: &Context, model: &Arc<str>, chosen: Chosen) -> Box<Chosen> {
     cx.telemetry
         .worker_selected(&model.clone().into(), cx.fleet.policy.name());
     Box::new(chosen)
+}
+
+/// How the workers stand to the first prompt.
+pub fn explain(cx: &Context, prepared: &Prepared) -> Result<Standing, Failure> {
+    let prompt = prepared
+        .prompts
+        .first()
+        .ok_or_else(|| ApiError::internal("a call without a prompt"))?;
+    let standing = cx.fleet.explain(&prepared.head.model, &routable(cx, prompt));
+    Ok(standing?)
 }
 
 fn routable(cx: &Context, prompt: &PreparedPrompt) -> Routable {

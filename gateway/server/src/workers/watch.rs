@@ -43,6 +43,8 @@ pub(crate) struct Watch {
     pub telemetry: Telemetry,
     pub tasks: TaskTracker,
     pub knowledge: Knowledge,
+    /// Whether what it caches is of use: a choice is made among several.
+    pub follows: bool,
     /// Of what the process that was read last caches.
     pub following: Option<Following>,
 }
@@ -182,7 +184,7 @@ impl Watch {
             Ok(start_time) => {
                 let is_other = self.knowledge.is_other_process(start_time);
                 let lost_its_cache = is_other.unwrap_or(doubts.broke);
-                if lost_its_cache || self.following.is_none() {
+                if self.follows && (lost_its_cache || self.following.is_none()) {
                     self.follow().await;
                 }
                 if lost_its_cache {
