@@ -2,7 +2,17 @@
 
 import sys
 
-from bench import cache, cancel, engine, gateway, grammar, kv_index, scheduling
+from bench import (
+    cache,
+    calibration,
+    cancel,
+    engine,
+    gateway,
+    grammar,
+    kv_index,
+    routing,
+    scheduling,
+)
 
 SUITES = {
     "engine": engine.main,
@@ -11,6 +21,8 @@ SUITES = {
     "cache": cache.main,
     "scheduling": scheduling.main,
     "grammar": grammar.main,
+    "routing": routing.main,
+    "calibration": calibration.main,
     "kv-index": kv_index.main,
 }
 
