@@ -183,7 +183,7 @@ fn layers_of(args: &[String], environment: &Lookup<'_>) -> Result<Layers, Config
 }
 
 /// The last `--config` of the arguments; needed before they are parsed, as its values are the defaults.
-fn config_path(args: &[String]) -> Option<String> {
+pub(crate) fn config_path(args: &[String]) -> Option<String> {
     let inline = |arg: &String| arg.strip_prefix("--config=").map(str::to_owned);
     let pairs = args.iter().enumerate().rev();
     pairs
@@ -322,6 +322,6 @@ fn readable(position: usize, arg: OsString) -> Result<String, ConfigError> {
     clippy::disallowed_methods,
     reason = "the one place where the gateway reads the environment"
 )]
-fn process_environment(name: &str) -> Option<OsString> {
+pub(crate) fn process_environment(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }

@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::limits::LimitOptions;
+use crate::models::ModelOptions;
 use crate::secret::Secret;
 
 /// Everything that can be set, grouped by concern. Checked when it exists: there is no way to build one but
@@ -22,6 +23,9 @@ pub struct GatewayConfig {
     #[command(flatten)]
     #[serde(flatten)]
     pub routing: RoutingOptions,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub models: ModelOptions,
     #[command(flatten)]
     #[serde(flatten)]
     pub requests: RequestOptions,
@@ -69,6 +73,9 @@ pub struct ServerOptions {
     /// Workers to route to, each as grpc://HOST:PORT or unix:///PATH
     #[arg(long, num_args = 1.., value_delimiter = ',', value_name = "URL")]
     pub worker_urls: Vec<String>,
+    /// File that keeps the workers that were added at run time, for the next start
+    #[arg(long, value_name = "FILE")]
+    pub worker_state_file: Option<PathBuf>,
 }
 
 /// Room for the bodies of many requests where each one is bounded to little.

@@ -11,6 +11,7 @@ impl GatewayConfig {
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         check_worker_urls(&self.server.worker_urls)?;
         self.check_policy()?;
+        self.models.validate()?;
         self.check_listeners()?;
         self.check_limits()?;
         check_collector(&self.tracing.otlp_traces_endpoint)?;
@@ -113,29 +114,35 @@ fn check_host(flag: &str, host: &str) -> Result<(), ConfigError> {
 fn check_worker_urls(urls: &[String]) -> Result<(), ConfigError> {
     let mut seen = HashSet::new();
     for url in urls {
-        let complete = match url.split_once("://") {
-            Some(("grpc", address)) => has_port(address),
-            Some(("unix", path)) => path.starts_with('/') && path.len() > 1,
-            Some(("http" | "https", _)) => {
-                return fail(format!(
-                    "--worker-urls: workers are reached over gRPC, not HTTP, got `{}`; start the worker with \
-                     --grpc-port or --grpc-mode and give grpc://HOST:PORT",
-                    clip(url)
-                ));
-            }
-            _ => false,
-        };
-        if !complete {
-            return fail(format!(
-                "--worker-urls: must be grpc://HOST:PORT or unix:///PATH, got `{}`",
-                clip(url)
-            ));
-        }
+        check_worker_url("--worker-urls:", url)?;
         if !seen.insert(url.trim_end_matches('/')) {
             return fail(format!("--worker-urls: `{}` is given twice", clip(url)));
         }
     }
     Ok(())
+}
+
+/// Whether a worker can be reached under `url`; the error begins with `what`.
+pub fn check_worker_url(what: &str, url: &str) -> Result<(), ConfigError> {
+    let complete = match url.split_once("://") {
+        Some(("grpc", address)) => has_port(address),
+        Some(("unix", path)) => path.starts_with('/') && path.len() > 1,
+        Some(("http" | "https", _)) => {
+            return fail(format!(
+                "{what} workers are reached over gRPC, not HTTP, got `{}`; start the worker with --grpc-port or \
+                 --grpc-mode and give grpc://HOST:PORT",
+                clip(url)
+            ));
+        }
+        _ => false,
+    };
+    if complete {
+        return Ok(());
+    }
+    fail(format!(
+        "{what} must be grpc://HOST:PORT or unix:///PATH, got `{}`",
+        clip(url)
+    ))
 }
 
 fn check_collector(address: &str) -> Result<(), ConfigError> {

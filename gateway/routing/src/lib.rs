@@ -20,5 +20,5 @@ pub use policies::{UnknownPolicy, build_policy, policy_names};
 pub use policy::{
     AssignmentMode, Candidate, DEFAULT_PRIORITY, Explanation, Policy, PolicyParams, RouteRequest, Verdict,
 };
-pub use worker::{LoadGuard, Role, Worker, WorkerId, WorkerInfo};
+pub use worker::{COSTS, LoadGuard, Role, Worker, WorkerId, WorkerInfo};
 pub use worker_set::{AddWorkerError, Explained, Query, SelectError, WorkerParams, WorkerSet};

@@ -196,6 +196,16 @@ impl Worker {
         self.prefill_rate.forget();
     }
 
+    /// Of workers that are equally good, the one with the highest priority is taken.
+    pub fn priority(&self) -> u32 {
+        self.priority.load(Ordering::Relaxed)
+    }
+
+    /// Weight of waiting at this worker.
+    pub fn cost(&self) -> f32 {
+        f32::from_bits(self.cost.load(Ordering::Relaxed))
+    }
+
     /// Requests selected for this worker and not finished.
     pub fn running_requests(&self) -> usize {
         self.load.own().requests
@@ -230,8 +240,8 @@ impl Worker {
             own,
             report: self.load.report(own),
             prefill_rate: self.prefill_rate.get(),
-            priority: self.priority.load(Ordering::Relaxed),
-            cost: f32::from_bits(self.cost.load(Ordering::Relaxed)),
+            priority: self.priority(),
+            cost: self.cost(),
             ..Candidate::new(self.id, self.key)
         }
     }
@@ -262,7 +272,7 @@ impl Worker {
 }
 
 /// Largest and smallest weight that a worker's label `cost` can give it.
-const COSTS: std::ops::RangeInclusive<f32> = 0.001..=1000.0;
+pub const COSTS: std::ops::RangeInclusive<f32> = 0.001..=1000.0;
 
 impl WorkerInfo {
     /// The label `priority`, a whole number.

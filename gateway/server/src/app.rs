@@ -6,7 +6,7 @@ use axum::{
     Router,
     extract::Request,
     middleware::from_fn_with_state,
-    routing::{get, post},
+    routing::{get, post, put},
 };
 use smg_api::{ApiError, clip};
 use tower::ServiceBuilder;
@@ -33,7 +33,7 @@ pub fn router(cx: Arc<Context>) -> Router {
     open()
         .merge(guarded(&cx))
         .merge(administration(&cx))
-        .merge(storage(&cx))
+        .merge(closed(&cx))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(stack)
@@ -91,8 +91,16 @@ fn administration(cx: &Arc<Context>) -> Router<Arc<Context>> {
 }
 
 /// Routes that are closed to all where administrators have no key.
-fn storage(cx: &Arc<Context>) -> Router<Arc<Context>> {
+fn closed(cx: &Arc<Context>) -> Router<Arc<Context>> {
     admin::operations::routes(admin::operations::GUARDED_TABLE)
+        // A worker of a stranger would get the prompts of all clients.
+        .route("/workers", post(admin::membership::add))
+        .route(
+            "/workers/{id}",
+            put(admin::membership::replace)
+                .patch(admin::membership::patch)
+                .delete(admin::membership::remove),
+        )
         .layer(from_fn_with_state(cx.clone(), body::layer))
         .layer(from_fn_with_state(cx.clone(), auth::admin_only))
 }

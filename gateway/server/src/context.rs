@@ -4,10 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use rand::RngExt;
 use smg_config::{GatewayConfig, RetryOptions};
-use smg_engine_client::{Address, EngineClient, EngineError};
-use smg_routing::{
-    AssignmentMode, BreakerParams, HealthParams, PolicyParams, WorkerParams, WorkerSet, build_policy,
-};
+use smg_routing::{BreakerParams, HealthParams, WorkerParams, WorkerSet};
 use tokio_util::{
     sync::CancellationToken,
     task::{TaskTracker, task_tracker::TaskTrackerToken},
@@ -17,14 +14,18 @@ use crate::{
     admin::health::ProbeFlight,
     layers::{admission::Admission, body::BodyMemory},
     live::LiveRequests,
+    reload,
     serve::{Environment, ServeError},
     spans::Spans,
     telemetry::Telemetry,
-    workers::{Alarm, AlarmedConnector, Fleet, Knowledge, Prefixes, ProbeTimes, TokenizerSource, Watch},
+    workers::{
+        Fleet, Policies, PolicyRules, Prefixes, ProbeTimes, Roster, StateFile, TokenizerSource, Tools,
+    },
 };
 
 pub struct Context {
     pub fleet: Arc<Fleet>,
+    pub roster: Roster,
     pub telemetry: Telemetry,
     pub spans: Spans,
     pub admission: Admission,
@@ -53,6 +54,8 @@ pub struct RequestTimes {
     pub request: Option<Duration>,
     /// Of silence from the worker, or of a client that does not read.
     pub stall: Option<Duration>,
+    /// That requests get to end when the gateway, or their worker, is to go.
+    pub drain: Duration,
 }
 
 /// How often and when a failed attempt is repeated.
@@ -72,12 +75,18 @@ pub struct Lifecycle {
 // === impl Context ===
 
 impl Context {
-    pub(crate) fn new(config: &GatewayConfig, env: &Environment) -> Result<Self, ServeError> {
+    pub(crate) fn new(
+        config: &GatewayConfig,
+        env: &Environment,
+        stop: &CancellationToken,
+    ) -> Result<Self, ServeError> {
         let telemetry = Telemetry::new()?;
+        let fleet = Arc::new(fleet(config)?);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let requests = &config.requests;
         Ok(Self {
-            fleet: Arc::new(fleet(config)?),
+            roster: roster(config, env, (&fleet, &telemetry, stop))?,
+            fleet,
             admission: Admission::new(config, cores, telemetry.clone()),
             lifecycle: Lifecycle {
                 draining: CancellationToken::new(),
@@ -89,6 +98,7 @@ impl Context {
             times: RequestTimes {
                 request: Some(requests.request_timeout()),
                 stall: Some(requests.stream_stall_timeout()),
+                drain: requests.shutdown_grace_period(),
             },
             retry: Retry {
                 max_attempts: config.retry.attempts(),
@@ -105,56 +115,40 @@ impl Context {
             bodies: BodyMemory::new(requests.body_memory()),
             health_generate: ProbeFlight::default(),
             disable_health_check: config.health.disable_health_check,
-            is_front_door: matches!(config.server.worker_urls.as_slice(), [url] if url.starts_with("unix:")),
+            is_front_door: is_front_door(config),
             telemetry,
             spans: Spans::new(&config.tracing)?,
         })
     }
+}
 
-    /// Adds the configured workers and starts to watch each of them.
-    pub(crate) fn start_workers(
-        &self,
-        config: &GatewayConfig,
-        env: &Environment,
-        stop: &CancellationToken,
-    ) -> Result<(), ServeError> {
-        let source = tokenizer_source(config)?;
-        let interval = (!config.health.disable_health_check).then(|| config.health.interval());
-        let times = ProbeTimes {
+/// Nobody is watched yet.
+fn roster(
+    config: &GatewayConfig,
+    env: &Environment,
+    (fleet, telemetry, stop): (&Arc<Fleet>, &Telemetry, &CancellationToken),
+) -> Result<Roster, ServeError> {
+    let interval = (!config.health.disable_health_check).then(|| config.health.interval());
+    Ok(Roster::new(Tools {
+        fleet: fleet.clone(),
+        connector: env.connector.clone(),
+        tasks: env.tasks.clone(),
+        telemetry: telemetry.clone(),
+        times: ProbeTimes {
             interval,
             timeout: config.health.timeout(),
             startup_interval: config.startup.check_interval(),
             startup_limit: config.startup.timeout(),
-        };
-        for url in &config.server.worker_urls {
-            let address: Address = url
-                .parse()
-                .map_err(|source: EngineError| ServeError::Worker(source.to_string()))?;
-            let alarm = Arc::<Alarm>::default();
-            let connector = AlarmedConnector {
-                inner: env.connector.clone(),
-                alarm: alarm.clone(),
-            };
-            let client = EngineClient::new(address, Arc::new(connector), env.tasks.clone());
-            let member = self
-                .fleet
-                .add(url, client, alarm)
-                .map_err(|source| ServeError::Worker(source.to_string()))?;
-            let watch = Watch {
-                fleet: self.fleet.clone(),
-                member,
-                times,
-                source: source.clone(),
-                telemetry: self.telemetry.clone(),
-                tasks: env.tasks.clone(),
-                knowledge: Knowledge::default(),
-                follows: !self.is_front_door,
-                following: None,
-            };
-            env.tasks.spawn(watch.run(stop.clone()));
-        }
-        Ok(())
-    }
+        },
+        source: tokenizer_source(config)?,
+        follows: !is_front_door(config),
+        stop: stop.clone(),
+        file: config.server.worker_state_file.as_deref().map(StateFile::new),
+    }))
+}
+
+fn is_front_door(config: &GatewayConfig) -> bool {
+    matches!(config.server.worker_urls.as_slice(), [url] if url.starts_with("unix:"))
 }
 
 fn fleet(config: &GatewayConfig) -> Result<Fleet, ServeError> {
@@ -172,29 +166,15 @@ fn fleet(config: &GatewayConfig) -> Result<Fleet, ServeError> {
             window: breaker.window(),
         },
     };
-    let params_of_policy = PolicyParams {
-        cache_threshold: routing.cache_threshold,
-        balance_abs_threshold: routing.balance_abs_threshold,
-        balance_rel_threshold: routing.balance_rel_threshold,
-        prefix_hash_load_factor: routing.prefix_hash_load_factor,
-        bucket_adjust_interval: routing.bucket_adjust_interval(),
-        max_idle: routing.max_idle(),
-        assignment_mode: match routing.assignment_mode {
-            smg_config::AssignmentMode::Random => AssignmentMode::Random,
-            smg_config::AssignmentMode::MinLoad => AssignmentMode::MinLoad,
-            smg_config::AssignmentMode::MinGroup => AssignmentMode::MinGroup,
-        },
-        kv_pressure_weight: routing.least_load_kv_pressure_weight,
-        default_prefill_rate: routing.least_load_default_throughput,
-    };
-    let policy = build_policy(&routing.policy.name(), params_of_policy)
-        .map_err(|error| ServeError::Policy(error.to_string()))?;
+    let policies =
+        Policies::new(PolicyRules::of(config)).map_err(|error| ServeError::Policy(error.to_string()))?;
     let fleet = Fleet::new(
         WorkerSet::new(params),
-        policy,
+        policies,
         Prefixes::new(routing.prefix_index_max_bytes, routing.max_tree_size),
     );
-    Ok(fleet.with_prefix_token_count(routing.prefix_token_count))
+    fleet.set_aliases(reload::aliases(config));
+    Ok(fleet)
 }
 
 fn tokenizer_source(config: &GatewayConfig) -> Result<TokenizerSource, ServeError> {

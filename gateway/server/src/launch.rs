@@ -6,6 +6,7 @@ use std::{
 };
 
 use smg_config::{Command, ConfigError, GatewayConfig, LogLevel};
+use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 use tracing_subscriber::EnvFilter;
 
@@ -17,14 +18,15 @@ const EXIT_FAILURE: i32 = 1;
 /// Runs the program with the arguments after its name and returns its exit status. Handles SIGTERM and SIGINT:
 /// the first one drains, the second ends at once.
 pub fn main_from_args<A: Into<OsString>>(args: impl IntoIterator<Item = A>) -> i32 {
-    match smg_config::parse(args) {
+    let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+    match smg_config::parse(args.clone()) {
         Ok(Command::Print(text)) => {
             // A reader that closed the pipe has read enough.
             match writeln!(std::io::stdout(), "{}", text.trim_end()) {
                 Ok(()) | Err(_) => 0,
             }
         }
-        Ok(Command::Launch(config)) => launch(*config),
+        Ok(Command::Launch(config)) => launch(*config, args),
         Ok(Command::Simulate(options)) => crate::simulate::simulate(*options),
         Err(error) => {
             eprintln!("smg: {error}");
@@ -33,7 +35,7 @@ pub fn main_from_args<A: Into<OsString>>(args: impl IntoIterator<Item = A>) -> i
     }
 }
 
-fn launch(config: GatewayConfig) -> i32 {
+fn launch(config: GatewayConfig, args: Vec<OsString>) -> i32 {
     start_logging(config.logging.log_level, config.logging.log_json);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -42,7 +44,7 @@ fn launch(config: GatewayConfig) -> i32 {
             return EXIT_FAILURE;
         }
     };
-    let status = match runtime.block_on(run(config)) {
+    let status = match runtime.block_on(run(config, args)) {
         Ok(status) => status,
         Err(error) => {
             eprintln!("smg: {error}");
@@ -54,13 +56,22 @@ fn launch(config: GatewayConfig) -> i32 {
     status
 }
 
-async fn run(config: GatewayConfig) -> Result<i32, ServeError> {
+async fn run(config: GatewayConfig, args: Vec<OsString>) -> Result<i32, ServeError> {
     let shutdown = Shutdown::default();
     let signals = TaskTracker::new();
     // Before anybody hears that the gateway listens: a signal must find its handler.
     let watcher = signals.spawn(watch_signals(Signals::new(), shutdown.clone()));
-    let served = serve(config, Environment::system(shutdown.clone(), announce)).await;
+    let (reloads, changed) = mpsc::channel(1);
+    let reader = watch_file(args, reloads).map(|reading| signals.spawn(reading));
+    let env = Environment {
+        reloads: changed,
+        ..Environment::system(shutdown.clone(), announce)
+    };
+    let served = serve(config, env).await;
     watcher.abort();
+    if let Some(reader) = reader {
+        reader.abort();
+    }
     served?;
     Ok(if shutdown.now.is_cancelled() {
         EXIT_FAILURE
@@ -97,6 +108,28 @@ async fn watch_signals(signals: std::io::Result<Signals>, shutdown: Shutdown) {
         }
         Err(error) => tracing::error!(%error, "signals cannot be handled"),
     }
+}
+
+/// Reads the configuration anew at each SIGHUP, where it has a file; without one SIGHUP ends the process as it does any
+/// other.
+fn watch_file(
+    args: Vec<OsString>,
+    reloads: mpsc::Sender<Box<GatewayConfig>>,
+) -> Option<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    smg_config::config_file(args.clone())?;
+    let mut hangup = signal(SignalKind::hangup())
+        .inspect_err(|error| tracing::error!(%error, "SIGHUP cannot be handled"))
+        .ok()?;
+    Some(async move {
+        while hangup.recv().await.is_some() {
+            match smg_config::parse(args.clone()) {
+                Ok(Command::Launch(config)) => drop(reloads.send(config).await),
+                Ok(_) => {}
+                Err(error) => tracing::error!(%error, "the configuration cannot be used; all stays as it is"),
+            }
+        }
+    })
 }
 
 /// SIGTERM and SIGINT.

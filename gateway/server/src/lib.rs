@@ -17,6 +17,7 @@ mod launch;
 mod layers;
 mod live;
 mod pipeline;
+mod reload;
 mod serve;
 mod simulate;
 mod spans;

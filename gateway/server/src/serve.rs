@@ -4,13 +4,16 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use smg_config::GatewayConfig;
 use smg_engine_client::{Connector, SystemConnector};
+use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     app,
     connections::Connections,
     context::Context,
+    reload,
     transport::{Binder, Listener, SystemBinder, Unresolved},
+    workers::RosterError,
 };
 
 /// Connections that ended their last answer get this long to close.
@@ -24,6 +27,8 @@ pub struct Environment {
     pub binder: Arc<dyn Binder>,
     pub connector: Arc<dyn Connector>,
     pub shutdown: Shutdown,
+    /// Configurations to take over while the gateway runs.
+    pub reloads: mpsc::Receiver<Box<GatewayConfig>>,
     /// Everything that the gateway runs in the background. Waited for before `serve` returns.
     pub tasks: TaskTracker,
     /// Called once, when the gateway listens.
@@ -55,8 +60,8 @@ pub enum ServeError {
         flags: ListenFlags,
         source: io::Error,
     },
-    #[error("--worker-urls: {0}")]
-    Worker(String),
+    #[error(transparent)]
+    Workers(#[from] RosterError),
     #[error("--policy: {0}")]
     Policy(String),
     #[error("--chat-template: cannot read {path}: {source}")]
@@ -86,7 +91,8 @@ const METRICS_FLAGS: ListenFlags = ListenFlags {
 
 /// Serves until told to end; returns after everything that ran has ended.
 pub async fn serve(config: GatewayConfig, env: Environment) -> Result<(), ServeError> {
-    let cx = Arc::new(Context::new(&config, &env)?);
+    let background = CancellationToken::new();
+    let cx = Arc::new(Context::new(&config, &env, &background)?);
     let server = &config.server;
     let main = bind(&*env.binder, &server.host, server.port, MAIN_FLAGS).await?;
     let metrics = match config.metrics.prometheus_port {
@@ -96,8 +102,7 @@ pub async fn serve(config: GatewayConfig, env: Environment) -> Result<(), ServeE
         }
         None => None,
     };
-    let background = CancellationToken::new();
-    cx.start_workers(&config, &env, &background)?;
+    cx.roster.start(&server.worker_urls).await?;
     cx.telemetry.keep_up(&env.tasks, background.clone());
 
     let connections = Connections::new(&cx.telemetry);
@@ -105,12 +110,17 @@ pub async fn serve(config: GatewayConfig, env: Environment) -> Result<(), ServeE
         address: main
             .local_addr()
             .unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], server.port))),
-        num_workers: server.worker_urls.len(),
+        num_workers: cx.fleet.members().len(),
     };
     connections.accept(main, app::router(cx.clone()), &env.tasks);
     if let Some(listener) = metrics {
         connections.accept(listener, app::metrics_router(cx.clone()), &env.tasks);
     }
+    let reloads = reload::keep_up(cx.clone(), config.clone(), env.reloads);
+    env.tasks.spawn({
+        let background = background.clone();
+        async move { background.run_until_cancelled(reloads).await }
+    });
     (env.on_listening)(listening);
 
     let grace = config.requests.shutdown_grace_period();
@@ -226,6 +236,7 @@ impl Environment {
             binder: Arc::new(SystemBinder),
             connector: Arc::new(SystemConnector),
             shutdown,
+            reloads: mpsc::channel(1).1,
             tasks: TaskTracker::new(),
             on_listening: Box::new(on_listening),
         }

@@ -2,50 +2,69 @@
 
 mod affinity;
 mod alarm;
+mod departure;
 mod explain;
 mod follow;
+mod given;
 mod load;
+mod policies;
 mod prefixes;
+mod roster;
 mod sessions;
+mod state_file;
 mod trial;
 mod watch;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use smg_api::{ApiError, clip};
 use smg_engine_client::{EngineClient, ModelInfo, PushedLoad};
 use smg_kv_index::PromptKeys;
 use smg_routing::{
-    LoadReport, Policy, Query, Role, RouteRequest, SelectError, Worker, WorkerId, WorkerInfo, WorkerSet,
-    WorkerState,
+    LoadReport, Query, Role, RouteRequest, SelectError, Worker, WorkerId, WorkerInfo, WorkerSet, WorkerState,
 };
 use smg_tokenizer::Tokenizer;
 use tokio::time::Instant;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use self::trial::{Trials, WakeOnDrop};
-pub(crate) use self::watch::{Knowledge, Watch};
 pub use self::{
     affinity::Affinity,
     alarm::{Alarm, AlarmedConnector},
     explain::Standing,
+    given::{Given, POLICY_LABEL, WrongField},
     load::TokenizerSource,
+    policies::{Policies, PolicyRules, ServedModel},
     prefixes::{FeedState, Held, Prefixes},
+    roster::{Roster, RosterError},
     sessions::{SessionUse, Sessions},
+    state_file::{StateFile, StateFileError},
     trial::Unchosen,
     watch::ProbeTimes,
 };
+use self::{
+    departure::Departure,
+    trial::{Trials, WakeOnDrop},
+};
+pub(crate) use self::{
+    roster::Tools,
+    watch::{Knowledge, Watch},
+};
 use crate::error::{Failure, RETRY_AFTER};
 
-/// All workers, and the one policy that chooses among them.
+/// All workers, and the policies that choose among them.
 pub struct Fleet {
     pub set: WorkerSet,
     pub prefixes: Prefixes,
-    pub policy: Box<dyn Policy>,
+    pub policies: Policies,
     pub sessions: Sessions,
-    /// Tokens at the beginning of a prompt that the policy `prefix_hash` goes by.
-    prefix_token_count: usize,
+    /// Other names of models.
+    aliases: ArcSwap<BTreeMap<String, String>>,
     members: RwLock<HashMap<WorkerId, Arc<Member>>>,
     trials: Arc<Trials>,
     /// Held while a tokenizer is built, so that workers of one model end up sharing it.
@@ -61,6 +80,9 @@ pub struct Member {
     progress: ArcSwap<String>,
     /// Rings when a connection to it ended: it is probed at once.
     alarm: Arc<Alarm>,
+    /// What it told of itself, and what its operator says over it.
+    description: Mutex<(WorkerInfo, Given)>,
+    pub departure: Departure,
 }
 
 /// What a ready worker serves.
@@ -79,6 +101,8 @@ pub struct Served {
 pub struct Chosen {
     pub guard: smg_routing::LoadGuard,
     pub member: Arc<Member>,
+    /// The name of the policy that chose.
+    pub policy: &'static str,
     /// Prompt tokens that the worker is believed to hold.
     pub predicted_cached: usize,
     /// It told so itself.
@@ -87,33 +111,56 @@ pub struct Chosen {
     /// Where the request tries a half-open breaker. NOTE: below `guard`, which must be given back before anybody is
     /// woken.
     _wake: Option<WakeOnDrop>,
+    /// NOTE: below `guard` as well: whoever takes the worker out waits for this.
+    _running: TaskTrackerToken,
 }
 
 // === impl Fleet ===
 
 impl Fleet {
-    pub fn new(set: WorkerSet, policy: Box<dyn Policy>, prefixes: Prefixes) -> Self {
+    pub fn new(set: WorkerSet, policies: Policies, prefixes: Prefixes) -> Self {
         Self {
             set,
             prefixes,
-            policy,
+            policies,
             sessions: Sessions::default(),
-            prefix_token_count: usize::MAX,
+            aliases: ArcSwap::default(),
             members: RwLock::default(),
             trials: Arc::default(),
             building: tokio::sync::Mutex::default(),
         }
     }
 
-    /// Lets `prefix_hash` go by so many tokens, and not by whole prompts.
-    pub fn with_prefix_token_count(mut self, count: usize) -> Self {
-        self.prefix_token_count = count;
-        self
+    /// Lets models be asked for by other names: model by alias.
+    pub fn set_aliases(&self, aliases: BTreeMap<String, String>) {
+        self.aliases.store(Arc::new(aliases));
+    }
+
+    /// The aliases that stand for a model.
+    pub fn aliases_of(&self, model: &str) -> Vec<String> {
+        let aliases = self.aliases.load();
+        let of_model = aliases
+            .iter()
+            .filter(|(alias, target)| *target == model && !self.is_served(alias));
+        of_model.map(|(alias, _)| alias.clone()).collect()
+    }
+
+    /// The model that a name stands for. A worker's own name for its model goes before an alias.
+    fn model_of(&self, name: &str) -> String {
+        let aliases = self.aliases.load();
+        match aliases.get(name) {
+            Some(model) if !self.is_served(name) => model.clone(),
+            _ => name.to_owned(),
+        }
+    }
+
+    fn is_served(&self, model: &str) -> bool {
+        self.members().iter().any(|m| m.worker.info().serves(model))
     }
 
     /// What the policy `prefix_hash` goes by; `namespace` separates prompts whose caches are apart.
     pub fn prefix_key(&self, tokens: &[u32], namespace: &str) -> Option<u64> {
-        smg_routing::prefix_key(tokens, self.prefix_token_count, namespace)
+        smg_routing::prefix_key(tokens, self.policies.prefix_token_count(), namespace)
     }
 
     pub(crate) fn add(
@@ -129,9 +176,46 @@ impl Fleet {
             served: ArcSwapOption::empty(),
             progress: ArcSwap::from_pointee("connecting".to_owned()),
             alarm,
+            description: Mutex::default(),
+            departure: Departure::default(),
         });
         self.members.write().insert(worker.id(), member.clone());
         Ok(member)
+    }
+
+    /// Forgets a worker and all that is known of it. Its task has ended.
+    pub(crate) fn remove(&self, member: &Member) {
+        let id = member.worker.id();
+        self.set.remove(id);
+        // Before what it was sent is forgotten: `choose` looks here after it has noted more.
+        self.members.write().remove(&id);
+        self.prefixes.forget_sent(id);
+        self.sessions.lose(id);
+        self.update_policies();
+        self.trials.wake();
+    }
+
+    /// Gives every model that is served now its policy.
+    pub(crate) fn update_policies(&self) {
+        if let Err(error) = self.policies.follow(|| self.served_models()) {
+            tracing::error!(%error, "the policies stay as they are");
+        }
+    }
+
+    /// Every model once; of its workers the first one's label counts.
+    pub(crate) fn served_models(&self) -> Vec<ServedModel> {
+        let mut models: BTreeMap<String, Option<String>> = BTreeMap::new();
+        for worker in self.set.list().iter() {
+            let info = worker.info();
+            if let Some(model) = &info.model {
+                let label = models.entry(model.clone()).or_default();
+                if label.is_none() {
+                    *label = info.labels.get(POLICY_LABEL).cloned();
+                }
+            }
+        }
+        let models = models.into_iter();
+        models.map(|(name, label)| ServedModel { name, label }).collect()
     }
 
     /// All workers in the order of their registration.
@@ -161,6 +245,8 @@ impl Fleet {
     /// What is served under `model`. `None` means the only model there is.
     pub fn served(&self, model: Option<&str>) -> Result<Arc<Served>, Failure> {
         let members = self.members();
+        let meant = model.map(|name| self.model_of(name));
+        let model = meant.as_deref();
         let matches = |info: &WorkerInfo| model.is_none_or(|model| info.serves(model));
         let known: Vec<&Arc<Member>> = members
             .iter()
@@ -191,7 +277,7 @@ impl Fleet {
     ) -> Result<(Arc<Served>, Option<&'a str>), Failure> {
         let split = model.and_then(|name| name.split_once(':'));
         if let (Some(name), Some((base, adapter))) = (model, split) {
-            let is_known = |name: &str| self.members().iter().any(|m| m.worker.info().serves(name));
+            let is_known = |name: &str| self.is_served(name) || self.aliases.load().contains_key(name);
             if !adapter.is_empty() && !is_known(name) && is_known(base) {
                 return Ok((self.served(Some(base))?, Some(adapter)));
             }
@@ -221,28 +307,32 @@ impl Fleet {
         let held = self.held(prompt);
         let cached: Vec<_> = held.iter().map(|held| (held.worker, held.worth())).collect();
         let query = prompt.query(model, &cached, avoid);
-        let selected = self.set.select(&query, self.policy.as_ref(), &mut rand::rng());
-        let guard = selected.map_err(|error| Unchosen::new(error, query.request.now))?;
-        let id = guard.worker().id();
-        let predicted_cached = held.iter().find(|held| held.worker == id).map_or(0, Held::tokens);
-        if let Some(prompt) = &prompt.reusable {
-            self.prefixes.note_sent(id, prompt);
+        let policy = self.policies.of(model);
+        loop {
+            let selected = self.set.select(&query, policy.as_ref(), &mut rand::rng());
+            let guard = selected.map_err(|error| Unchosen::new(error, query.request.now))?;
+            let id = guard.worker().id();
+            if let Some(prompt) = &prompt.reusable {
+                self.prefixes.note_sent(id, prompt);
+            }
+            let member = self.members.read().get(&id).cloned();
+            let Some(member) = member else {
+                // It was removed since, and is not chosen again.
+                self.prefixes.forget_sent(id);
+                continue;
+            };
+            let wake = guard.is_trial().then(|| WakeOnDrop(self.trials.clone()));
+            return Ok(Chosen {
+                guard,
+                policy: policy.name(),
+                predicted_cached: held.iter().find(|held| held.worker == id).map_or(0, Held::tokens),
+                is_exact: self.prefixes.is_exact(id),
+                trials: self.trials.clone(),
+                _wake: wake,
+                _running: member.departure.request(),
+                member,
+            });
         }
-        let member = self
-            .members
-            .read()
-            .get(&id)
-            .cloned()
-            .ok_or_else(|| no_ready_worker(Some(model)))?;
-        let wake = guard.is_trial().then(|| WakeOnDrop(self.trials.clone()));
-        Ok(Chosen {
-            guard,
-            member,
-            predicted_cached,
-            is_exact: self.prefixes.is_exact(id),
-            trials: self.trials.clone(),
-            _wake: wake,
-        })
     }
 
     /// What workers hold of a prompt.
@@ -402,6 +492,24 @@ impl Member {
     /// What it serves; `None` until it told.
     pub fn served(&self) -> Option<Arc<Served>> {
         self.served.load_full()
+    }
+
+    /// What its operator says of it.
+    pub fn given(&self) -> Given {
+        self.description.lock().1.clone()
+    }
+
+    pub(crate) fn give(&self, given: Given) {
+        let mut description = self.description.lock();
+        description.1 = given;
+        self.worker.set_info(description.1.over(&description.0));
+    }
+
+    /// Takes in what it tells of itself.
+    fn learn(&self, told: WorkerInfo) {
+        let mut description = self.description.lock();
+        description.0 = told;
+        self.worker.set_info(description.1.over(&description.0));
     }
 
     pub fn progress(&self) -> Arc<String> {

@@ -79,6 +79,7 @@ async fn gateway() -> turmoil::Result {
         binder: Arc::new(SimulatedBinder),
         connector: Arc::new(SimulatedConnector),
         shutdown: Shutdown::default(),
+        reloads: tokio::sync::mpsc::channel(1).1,
         tasks: TaskTracker::new(),
         on_listening: Box::new(|_| ()),
     };

@@ -272,7 +272,7 @@ fn every_option_names_the_variable_that_it_does_not_like() {
         let (name, env) = (option["name"].as_str().unwrap(), option["env"].as_str().unwrap());
         let bad = match name {
             // Any text is a folder, a file or a key.
-            "tokenizer_path" | "chat_template" => continue,
+            "tokenizer_path" | "chat_template" | "worker_state_file" => continue,
             "api_key" | "admin_api_key" => "two words",
             "request_id_headers" => "a:b",
             _ => "may/be",

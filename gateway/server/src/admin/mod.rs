@@ -6,6 +6,7 @@ pub mod cache;
 pub mod explain;
 pub mod health;
 pub mod loads;
+pub mod membership;
 pub mod metrics;
 pub mod operations;
 pub mod workers;

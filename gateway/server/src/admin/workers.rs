@@ -92,11 +92,13 @@ pub async fn one(State(cx): State<Arc<Context>>, PathText(id): PathText) -> Resu
     let members = cx.fleet.members();
     match members.iter().find(|member| member.worker.id().to_string() == id) {
         Some(member) => json(&view(&cx, member)),
-        None => {
-            let message = format!("there is no worker `{}`; GET /workers lists them", clip(&id));
-            Err(ApiError::not_found(message).with_code("WORKER_NOT_FOUND").into())
-        }
+        None => Err(unknown(&id)),
     }
+}
+
+pub fn unknown(id: &str) -> Failure {
+    let message = format!("there is no worker `{}`; GET /workers lists them", clip(id));
+    ApiError::not_found(message).with_code("WORKER_NOT_FOUND").into()
 }
 
 fn view(cx: &Context, member: &Member) -> WorkerView {
@@ -110,8 +112,8 @@ fn view(cx: &Context, member: &Member) -> WorkerView {
         id: worker.id().to_string(),
         url: worker.url().to_owned(),
         model_id: info.model.clone(),
-        priority: 50,
-        cost: 1.0,
+        priority: worker.priority(),
+        cost: worker.cost(),
         worker_type: info.role.name(),
         is_healthy: state == WorkerState::Ready,
         load: worker.running_requests(),

@@ -24,7 +24,7 @@ pub async fn one(State(cx): State<Arc<Context>>, PathText(id): PathText) -> Resu
     }
 }
 
-/// One card per model, whichever of its workers is asked, and one per adapter that requests may name.
+/// One card per model, whichever of its workers is asked, one per alias, and one per adapter that requests may name.
 async fn cards(cx: &Context) -> Vec<ModelCard> {
     let mut cards: Vec<ModelCard> = Vec::new();
     for member in cx.fleet.members() {
@@ -40,6 +40,11 @@ async fn cards(cx: &Context) -> Vec<ModelCard> {
             card.root = served.info.model_path.clone();
         }
         cards.push(card);
+        for alias in cx.fleet.aliases_of(&served.model) {
+            let mut card = ModelCard::new(alias, served.since, context);
+            card.root = served.model.to_string();
+            cards.push(card);
+        }
         if member.worker.state() != WorkerState::Ready {
             continue;
         }

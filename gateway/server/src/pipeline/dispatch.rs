@@ -380,14 +380,25 @@ fn aborted(index: u32) -> Completion {
 impl Running {
     /// `stall` bounds the silence before each event.
     async fn next(&mut self, stall: Option<Duration>) -> Option<Result<EngineEvent, Broken>> {
-        let next = match stall {
-            Some(limit) => match tokio::time::timeout(limit, self.events.next()).await {
-                Ok(next) => next,
-                Err(_) => return Some(Err(Broken::Stalled(limit))),
-            },
-            None => self.events.next().await,
+        let over = self.chosen.member.departure.over();
+        let next = async {
+            match stall {
+                Some(limit) => match tokio::time::timeout(limit, self.events.next()).await {
+                    Ok(next) => next.map(|event| event.map_err(Broken::Engine)),
+                    Err(_) => Some(Err(Broken::Stalled(limit))),
+                },
+                None => self
+                    .events
+                    .next()
+                    .await
+                    .map(|event| event.map_err(Broken::Engine)),
+            }
         };
-        next.map(|event| event.map_err(Broken::Engine))
+        tokio::select! {
+            biased;
+            event = next => event,
+            () = over.cancelled() => Some(Err(Broken::Removed)),
+        }
     }
 }
 
@@ -410,6 +421,8 @@ enum Broken {
     Engine(EngineError),
     #[error("the worker sent nothing for {} s", .0.as_secs_f64())]
     Stalled(Duration),
+    #[error("the worker was removed before the answer was whole; send the request again")]
+    Removed,
 }
 
 impl Broken {
@@ -418,6 +431,7 @@ impl Broken {
     fn outcome(&self, answered: bool) -> Option<Outcome> {
         let error = match self {
             Self::Stalled(_) => return Some(Outcome::Stalled),
+            Self::Removed => return None,
             Self::Engine(error) => error,
         };
         match (error, error.status_class()) {
@@ -442,6 +456,7 @@ impl Broken {
     fn error_type(&self) -> &'static str {
         match self {
             Self::Stalled(_) => "stalled",
+            Self::Removed => "removed",
             Self::Engine(EngineError::Connect { .. }) => "connect",
             Self::Engine(EngineError::Disconnected { .. }) => "disconnected",
             Self::Engine(EngineError::Protocol { .. }) => "protocol",
@@ -457,6 +472,9 @@ impl From<Broken> for Failure {
             Broken::Engine(error) => error.into(),
             Broken::Stalled(_) => ApiError::timeout(broken.to_string())
                 .with_code("worker_stalled")
+                .into(),
+            Broken::Removed => ApiError::unavailable(broken.to_string(), RETRY_AFTER)
+                .with_code("worker_removed")
                 .into(),
         }
     }

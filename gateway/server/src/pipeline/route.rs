@@ -54,7 +54,7 @@ pub fn choose(
     let span = request.child(SPAN);
     match cx.fleet.choose(model, &routable(cx, prompt), avoid) {
         Ok(chosen) => {
-            describe(&span, cx, prompt, &chosen);
+            describe(&span, prompt, &chosen);
             Ok(Choice::Made(count(cx, model, chosen)))
         }
         Err(unchosen) if unchosen.awaits_trial() => Ok(Choice::AfterTrial),
@@ -65,9 +65,9 @@ pub fn choose(
     }
 }
 
-fn describe(span: &Span, cx: &Context, prompt: &PreparedPrompt, chosen: &Chosen) {
+fn describe(span: &Span, prompt: &PreparedPrompt, chosen: &Chosen) {
     if span.is_recorded() {
-        span.set("smg.policy", cx.fleet.policy.name());
+        span.set("smg.policy", chosen.policy);
         span.set("smg.worker", chosen.member.worker.url().to_owned());
         span.set("smg.prompt_tokens", prompt.spec.input_ids.len() as i64);
         span.set("smg.predicted_cached_tokens", chosen.predicted_cached as i64);
@@ -86,13 +86,12 @@ pub async fn choose_in_turn(
     let routable = routable(cx, prompt);
     let chosen = cx.fleet.choose_in_turn(model, &routable, avoid, deadline).await;
     let chosen = chosen.inspect_err(|failure| span.fail(failure.code()))?;
-    describe(&span, cx, prompt, &chosen);
+    describe(&span, prompt, &chosen);
     Ok(count(cx, model, chosen))
 }
 
 fn count(cx: &Context, model: &Arc<str>, chosen: Chosen) -> Box<Chosen> {
-    cx.telemetry
-        .worker_selected(&model.clone().into(), cx.fleet.policy.name());
+    cx.telemetry.worker_selected(&model.clone().into(), chosen.policy);
     Box::new(chosen)
 }
 

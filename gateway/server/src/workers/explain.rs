@@ -23,13 +23,14 @@ impl Fleet {
         let held = self.held(prompt);
         let cached: Vec<_> = held.iter().map(|held| (held.worker, held.worth())).collect();
         let query: Query<'_> = prompt.query(model, &cached, &[]);
-        let explained = self.set.explain(&query, self.policy.as_ref(), &mut rand::rng())?;
+        let policy = self.policies.of(model);
+        let explained = self.set.explain(&query, policy.as_ref(), &mut rand::rng())?;
         let with_held = |(worker, candidate): (Arc<Worker>, Candidate)| {
             let of_worker = held.iter().find(|held| held.worker == candidate.worker).copied();
             (worker, candidate, of_worker)
         };
         Ok(Standing {
-            policy: self.policy.name(),
+            policy: policy.name(),
             prompt_tokens: query.request.prompt_tokens,
             now: query.request.now,
             candidates: explained.candidates.into_iter().map(with_held).collect(),

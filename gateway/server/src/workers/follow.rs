@@ -139,9 +139,7 @@ impl Feeds {
         if let Some(load) = &batch.load {
             self.member.observe_load(load);
         }
-        let Some(changes) = batch.changes else {
-            return None;
-        };
+        let changes = batch.changes?;
         let feed = self.by_rank.entry(rank).or_insert_with(|| {
             EventFeed::new(FeedParams {
                 numbering: Numbering::FromOne,

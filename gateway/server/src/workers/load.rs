@@ -87,11 +87,12 @@ impl Fleet {
         let since = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0, |age| age.as_secs());
-        member.worker.set_info(WorkerInfo {
+        member.learn(WorkerInfo {
             model: Some(model.to_string()),
             role: Role::Regular,
             labels: labels(&info, &server),
         });
+        self.update_policies();
         let capacity = server.get("max_total_num_tokens").and_then(Value::as_u64);
         let capacity = capacity.and_then(|tokens| usize::try_from(tokens).ok());
         self.prefixes.set_capacity(member.worker.id(), capacity);

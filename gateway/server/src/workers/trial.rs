@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
     use crate::workers::Alarm;
-    use crate::workers::Prefixes;
+    use crate::workers::{Policies, Prefixes};
 
     const MODEL: &str = "demo";
     const OPEN: Duration = Duration::from_secs(60);
@@ -203,8 +203,8 @@ mod tests {
             },
             ..WorkerParams::default()
         };
-        let policy = Box::new(First(asked.clone()));
-        let fleet = Fleet::new(WorkerSet::new(params), policy, Prefixes::new(1 << 20, 100));
+        let policies = Policies::only(Arc::new(First(asked.clone())));
+        let fleet = Fleet::new(WorkerSet::new(params), policies, Prefixes::new(1 << 20, 100));
         let address = Address::Unix("/run/worker.sock".into());
         let client = EngineClient::new(address, Arc::new(MemoryNetwork::new()), TaskTracker::new());
         let member = fleet

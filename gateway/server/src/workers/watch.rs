@@ -69,8 +69,15 @@ struct Doubts {
 }
 
 impl Watch {
-    /// Runs until `stop` fires.
+    /// Runs until `stop` fires, and then ends all that it began.
     pub async fn run(mut self, stop: CancellationToken) {
+        self.keep_up(&stop).await;
+        if let Some(following) = self.following.take() {
+            following.end().await;
+        }
+    }
+
+    async fn keep_up(&mut self, stop: &CancellationToken) {
         let started = Instant::now();
         let mut is_late = false;
         while let Some(mut wait) = stop.run_until_cancelled(self.look()).await {

@@ -18,7 +18,10 @@ use smg_simulator::{
     MemoryListener, MemoryNetwork, SimulatedEngine, SimulatedEngineBuilder, default_card,
     proto::scheduler::GetModelInfoResponse,
 };
-use tokio::{sync::oneshot, task::AbortHandle};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::AbortHandle,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub const MODEL: &str = "demo";
@@ -30,6 +33,7 @@ pub struct Rig {
     pub network: MemoryNetwork,
     pub shutdown: Shutdown,
     pub tasks: TaskTracker,
+    reloads: mpsc::Sender<Box<smg::config::GatewayConfig>>,
     addresses: Vec<Address>,
     ended: Option<oneshot::Receiver<Result<(), ServeError>>>,
     servers: Vec<Server>,
@@ -102,11 +106,13 @@ impl Rig {
         config.extend(options.as_object().unwrap().clone());
         let shutdown = Shutdown::default();
         let (listening, is_listening) = oneshot::channel();
+        let (reloads, changed) = mpsc::channel(1);
         let tasks = TaskTracker::new();
         let env = Environment {
             binder: Arc::new(MemoryBinder(network.clone())),
             connector: Arc::new(network.clone()),
             shutdown: shutdown.clone(),
+            reloads: changed,
             tasks: tasks.clone(),
             on_listening: Box::new(|told| listening.send(told).unwrap()),
         };
@@ -119,6 +125,7 @@ impl Rig {
             network,
             shutdown,
             tasks,
+            reloads,
             addresses,
             ended,
             servers: Vec::new(),
@@ -145,6 +152,37 @@ impl Rig {
         let stopped = stop.clone().cancelled_owned();
         tasks.spawn(async move { engine.serve(listener, stopped).await.unwrap() });
         Server { stop, tasks }
+    }
+
+    /// Starts a worker that the gateway does not know, and returns its number.
+    pub fn join(&mut self, worker: SimulatedEngineBuilder) -> usize {
+        let number = self.engines.len();
+        self.engines.push(worker.build());
+        self.addresses.push(address_of(number));
+        let server = self.serve(number);
+        self.servers.push(server);
+        number
+    }
+
+    /// The configuration is now made of these options alone.
+    pub async fn reload(&self, options: &Value) {
+        let config = smg::config::from_map(options.as_object().unwrap()).unwrap();
+        self.reloads.send(Box::new(config)).await.unwrap();
+    }
+
+    /// Why a gateway with these options does not start.
+    pub async fn refused(options: &Value) -> ServeError {
+        let network = MemoryNetwork::new();
+        let env = Environment {
+            binder: Arc::new(MemoryBinder(network.clone())),
+            connector: Arc::new(network),
+            shutdown: Shutdown::default(),
+            reloads: mpsc::channel(1).1,
+            tasks: TaskTracker::new(),
+            on_listening: Box::new(|_| panic!("it listens")),
+        };
+        let config = smg::config::from_map(options.as_object().unwrap()).unwrap();
+        smg::serve(config, env).await.unwrap_err()
     }
 
     /// The worker's process dies.
@@ -182,6 +220,13 @@ impl Rig {
     /// Virtual time passes until a condition holds.
     pub async fn until(&self, mut holds: impl FnMut(&Self) -> bool) {
         while !holds(self) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// The same for a condition that has to be asked for.
+    pub async fn until_async(&self, mut holds: impl AsyncFnMut(&Self) -> bool) {
+        while !holds(self).await {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -225,6 +270,26 @@ impl Rig {
             .await
             .unwrap();
         Exchange { response, connection }
+    }
+
+    /// Asks as an administrator whose key is `root`.
+    pub async fn administer(&self, method: Method, path: &str, body: &Value) -> Answer {
+        let headers = [
+            ("authorization", "Bearer root"),
+            ("content-type", "application/json"),
+        ];
+        let body = match body {
+            Value::Null => Bytes::new(),
+            body => Bytes::from(body.to_string()),
+        };
+        self.send(method, path, &headers, body).await.whole().await
+    }
+
+    /// Lines of the metrics that begin so.
+    pub async fn series(&self, start: &str) -> Vec<String> {
+        let metrics = self.get("/metrics").await;
+        let lines = metrics.text().lines().filter(|line| line.starts_with(start));
+        lines.map(str::to_owned).collect()
     }
 
     /// A connection on which a test speaks for itself.
