@@ -401,10 +401,11 @@ async fn nothing_is_left_of_a_worker_that_went() {
         tokio::time::timeout(Duration::from_secs(60), ended)
             .await
             .unwrap();
-        let gauges = rig
-            .series(&format!("smg_worker_health{{worker=\"grpc://worker-{joined}:"))
-            .await;
-        assert!(gauges[0].ends_with(" 0"), "{gauges:?}");
+        for name in ["smg_worker_health", "smg_kv_feed_exact"] {
+            let start = format!("{name}{{worker=\"grpc://worker-{joined}:");
+            let gauges = rig.series(&start).await;
+            assert!(gauges[0].ends_with(" 0"), "{gauges:?}");
+        }
     }
     // What the first one was sent meanwhile is more.
     remove(&rig, "1", "").await;

@@ -229,7 +229,7 @@ impl Roster {
 
 /// A worker from its first probe to the last that is known of it.
 async fn live(watch: Watch, member: Arc<Member>) {
-    let (fleet, telemetry) = (watch.fleet.clone(), watch.telemetry.clone());
+    let (fleet, telemetry, follows) = (watch.fleet.clone(), watch.telemetry.clone(), watch.follows);
     watch.run(member.departure.begun()).await;
     member
         .progress
@@ -245,7 +245,11 @@ async fn live(watch: Watch, member: Arc<Member>) {
             pending_tokens: 0,
             breaker: 0,
         };
-        telemetry.worker_state(&url.to_owned().into(), nothing);
+        let url = url.to_owned().into();
+        telemetry.worker_state(&url, nothing);
+        if follows {
+            telemetry.kv_feed(&url, false, 0);
+        }
     }
     if let Some(model) = &member.worker.info().model {
         let ready = fleet.set.ready(Some(model)).len();
