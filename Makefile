@@ -9,6 +9,8 @@ WORKERS ?= 2
 PORT ?= 30000
 MODEL ?= demo
 N ?= 2000
+SEEDS ?= 300
+FIRST ?= 0
 # cpu = the small torch build, where the network has it; auto = what PyPI serves (about 5.4 GB a venv).
 TORCH_BACKEND ?= auto
 
@@ -26,7 +28,7 @@ export UV_TORCH_BACKEND := $(TORCH_BACKEND)
 endif
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help serve build check test unit rust-test wire e2e peers exact determinism soak bench dist fix proto demo clean
+.PHONY: help serve build check test unit rust-test wire e2e peers exact determinism soak sim bench dist fix proto demo clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -113,6 +115,9 @@ determinism: demo ## different answers per prompt in 50 batches, with and withou
 
 soak: demo ## N=2000 requests with cancels; pages and memory must come back
 	@$(PY) -m tests.e2e.soak --requests $(N)
+
+sim: ## SEEDS=300 gateways under faults by chance, from seed FIRST=0 on
+	@cargo test --locked -q -p sgl-model-gateway --test sim -- --seeds $(SEEDS) --first $(FIRST)
 
 test: check rust-test unit wire e2e peers ## everything that CI runs
 

@@ -288,6 +288,12 @@ pub struct RetryOptions {
     /// Random share (0 to 1) by which a wait is longer or shorter
     #[arg(long, default_value_t = 0.2, value_parser = share, value_name = "SHARE")]
     pub retry_jitter_factor: f64,
+    /// Attempts after the first that there may be for each request, counted over ten seconds; beyond them failures are told at once
+    #[arg(long, default_value_t = 0.2, value_parser = weight, value_name = "RATIO")]
+    pub retry_budget_ratio: f64,
+    /// Attempts after the first that there may be per second besides
+    #[arg(long, default_value_t = 10, value_parser = whole::<u32>(0, 1_000_000), value_name = "ATTEMPTS")]
+    pub retry_budget_min_per_second: u32,
     /// Make one attempt only
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     #[arg(action = clap::ArgAction::Set, value_name = "true|false", hide_possible_values = true)]
@@ -355,9 +361,16 @@ pub struct HealthOptions {
     /// Longest wait for the answer to a probe
     #[arg(long, default_value_t = 5, value_parser = seconds(), value_name = "SECONDS")]
     pub health_check_timeout_secs: u64,
-    /// Time between two probes of a worker
+    /// Time between two probes of a worker, and from the last answer that it began to the next probe
     #[arg(long, default_value_t = 10, value_parser = seconds(), value_name = "SECONDS")]
     pub health_check_interval_secs: u64,
+    /// Random share (0 to 1) by which the time between two probes is shorter, so that workers are not probed all at once
+    #[arg(long, default_value_t = 0.2, value_parser = share, value_name = "SHARE")]
+    pub health_check_jitter_factor: f64,
+    /// Have a worker generate one token, or embed one, before it gets requests
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    #[arg(action = clap::ArgAction::Set, value_name = "true|false", hide_possible_values = true)]
+    pub health_check_generate: bool,
     /// Do not probe workers once they are ready
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     #[arg(action = clap::ArgAction::Set, value_name = "true|false", hide_possible_values = true)]

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The window is kept as this many counters, so its edge moves in steps of a twelfth.
-const SLOTS: usize = 12;
+use crate::window::Window;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerParams {
@@ -109,6 +108,7 @@ pub struct Breaker {
     epoch: u64,
     /// Counts openings, and processes.
     round: u64,
+    /// Of calls, and of those that failed.
     window: Window,
 }
 
@@ -229,7 +229,7 @@ impl Breaker {
             Circuit::Closed { in_a_row } => {
                 *in_a_row = if outcome.is_failure() { *in_a_row + 1 } else { 0 };
                 let in_a_row = *in_a_row;
-                self.window.count(outcome.is_failure(), now);
+                self.window.count(1, u32::from(outcome.is_failure()), now);
                 if self.must_open(in_a_row, now) {
                     self.open(now);
                 }
@@ -282,52 +282,6 @@ impl Breaker {
         self.epoch += 1;
         self.window = Window::new(self.params.window);
         self.circuit = Circuit::Closed { in_a_row: 0 };
-    }
-}
-
-/// Calls and failures of the last `SLOTS` × `step`, in a ring of counters.
-#[derive(Clone, Debug)]
-struct Window {
-    step: Duration,
-    start: Option<Instant>,
-    /// Number of the newest slot since `start`; slot `n` lives at `n % SLOTS`.
-    newest: u64,
-    slots: [(u32, u32); SLOTS],
-}
-
-impl Window {
-    fn new(length: Duration) -> Self {
-        let step = (length / SLOTS as u32).max(Duration::from_nanos(1));
-        Self {
-            step,
-            start: None,
-            newest: 0,
-            slots: [(0, 0); SLOTS],
-        }
-    }
-
-    fn count(&mut self, failed: bool, now: Instant) {
-        self.advance(now);
-        let (calls, failures) = &mut self.slots[(self.newest % SLOTS as u64) as usize];
-        *calls = calls.saturating_add(1);
-        *failures = failures.saturating_add(u32::from(failed));
-    }
-
-    fn totals(&mut self, now: Instant) -> (u32, u32) {
-        self.advance(now);
-        self.slots.iter().fold((0u32, 0u32), |(calls, failures), slot| {
-            (calls.saturating_add(slot.0), failures.saturating_add(slot.1))
-        })
-    }
-
-    fn advance(&mut self, now: Instant) {
-        let start = *self.start.get_or_insert(now);
-        let slot = (now.saturating_duration_since(start).as_nanos() / self.step.as_nanos()) as u64;
-        let passed = slot.saturating_sub(self.newest).min(SLOTS as u64);
-        for offset in 0..passed {
-            self.slots[((slot - offset) % SLOTS as u64) as usize] = (0, 0);
-        }
-        self.newest = self.newest.max(slot);
     }
 }
 

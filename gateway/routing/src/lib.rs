@@ -7,8 +7,10 @@ mod keys;
 mod load;
 mod policies;
 mod policy;
+mod retry_budget;
 mod ring;
 mod wait;
+mod window;
 mod worker;
 mod worker_set;
 
@@ -20,5 +22,6 @@ pub use policies::{UnknownPolicy, build_policy, policy_names};
 pub use policy::{
     AssignmentMode, Candidate, DEFAULT_PRIORITY, Explanation, Policy, PolicyParams, RouteRequest, Verdict,
 };
+pub use retry_budget::{RetryBudget, RetryBudgetParams};
 pub use worker::{COSTS, LoadGuard, Role, Worker, WorkerId, WorkerInfo};
 pub use worker_set::{AddWorkerError, Explained, Query, SelectError, WorkerParams, WorkerSet};

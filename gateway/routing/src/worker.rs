@@ -77,6 +77,8 @@ pub struct Worker {
     breaker: Mutex<Breaker>,
     load: Counters,
     prefill_rate: PrefillRate,
+    /// When it last began an answer.
+    answered: Mutex<Option<Instant>>,
     /// What the locks hold, for choices: whether the state is ready, and whether the breaker is closed. Written under
     /// the lock of what each mirrors.
     is_ready: AtomicBool,
@@ -105,6 +107,7 @@ impl Worker {
             breaker: Mutex::new(Breaker::new(breaker)),
             load: Counters::default(),
             prefill_rate: PrefillRate::default(),
+            answered: Mutex::default(),
             is_ready: AtomicBool::new(false),
             is_closed: AtomicBool::new(true),
             priority: AtomicU32::new(DEFAULT_PRIORITY),
@@ -194,6 +197,12 @@ impl Worker {
         self.with_breaker(Breaker::reset);
         self.load.set_report(None);
         self.prefill_rate.forget();
+        *self.answered.lock() = None;
+    }
+
+    /// When its present process last began to answer a request, if it did.
+    pub fn last_answer(&self) -> Option<Instant> {
+        *self.answered.lock()
     }
 
     /// Of workers that are equally good, the one with the highest priority is taken.
@@ -328,6 +337,7 @@ impl LoadGuard {
     /// Notes that the worker answers the request: its prompt is computed and is load no longer. Returns whether this
     /// was the trial of a half-open breaker, which has succeeded with that: others may go to the worker now.
     pub fn settle(&mut self, now: Instant) -> bool {
+        *self.worker.answered.lock() = Some(now);
         let prefill = OwnLoad {
             prefill_tokens: std::mem::take(&mut self.load.prefill_tokens),
             ..OwnLoad::default()

@@ -2,8 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rand::RngExt;
-use smg_config::{GatewayConfig, RetryOptions};
+use smg_config::GatewayConfig;
 use smg_routing::{BreakerParams, HealthParams, WorkerParams, WorkerSet};
 use tokio_util::{
     sync::CancellationToken,
@@ -15,6 +14,7 @@ use crate::{
     layers::{admission::Admission, body::BodyMemory},
     live::LiveRequests,
     reload,
+    retry::Retry,
     serve::{Environment, ServeError},
     spans::Spans,
     telemetry::Telemetry,
@@ -58,12 +58,6 @@ pub struct RequestTimes {
     pub drain: Duration,
 }
 
-/// How often and when a failed attempt is repeated.
-pub struct Retry {
-    pub max_attempts: u32,
-    options: RetryOptions,
-}
-
 /// Whether new generations are taken, and which ones run.
 pub struct Lifecycle {
     draining: CancellationToken,
@@ -100,10 +94,7 @@ impl Context {
                 stall: Some(requests.stream_stall_timeout()),
                 drain: requests.shutdown_grace_period(),
             },
-            retry: Retry {
-                max_attempts: config.retry.attempts(),
-                options: config.retry.clone(),
-            },
+            retry: Retry::new(&config.retry),
             api_key: config.auth.api_key.as_ref().map(|key| key.expose().to_owned()),
             admin_api_key: config
                 .auth
@@ -137,6 +128,8 @@ fn roster(
         times: ProbeTimes {
             interval,
             timeout: config.health.timeout(),
+            jitter: config.health.health_check_jitter_factor,
+            generates: config.health.health_check_generate,
             startup_interval: config.startup.check_interval(),
             startup_limit: config.startup.timeout(),
         },
@@ -188,17 +181,6 @@ fn tokenizer_source(config: &GatewayConfig) -> Result<TokenizerSource, ServeErro
         folder: config.tokenizer.tokenizer_path.clone(),
         chat_template: config.tokenizer.chat_template.as_ref().map(read).transpose()?,
     })
-}
-
-// === impl Retry ===
-
-impl Retry {
-    /// The wait after `failed` attempts (at least 1).
-    pub fn backoff(&self, failed: u32) -> Duration {
-        let jitter = self.options.retry_jitter_factor;
-        let factor = rand::rng().random_range(1.0 - jitter..=1.0 + jitter);
-        self.options.backoff(failed.saturating_sub(1)).mul_f64(factor)
-    }
 }
 
 // === impl Lifecycle ===

@@ -18,6 +18,7 @@ mod layers;
 mod live;
 mod pipeline;
 mod reload;
+mod retry;
 mod serve;
 mod simulate;
 mod spans;

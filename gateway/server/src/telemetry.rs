@@ -229,6 +229,12 @@ impl Telemetry {
             .increment(1);
     }
 
+    /// A failure that was told because the budget for retries was spent.
+    pub fn retry_over_budget(&self) {
+        self.counter("smg_worker_retries_over_budget_total", Vec::new())
+            .increment(1);
+    }
+
     pub fn health_check(&self, ok: bool) {
         let result = if ok { "success" } else { "failure" };
         let labels = vec![
@@ -403,6 +409,10 @@ const COUNTERS: &[(&str, &str)] = &[
     (
         "smg_worker_retries_exhausted_total",
         "Requests that failed after their last attempt.",
+    ),
+    (
+        "smg_worker_retries_over_budget_total",
+        "Failures told at once because the budget for retries was spent.",
     ),
     ("smg_worker_health_checks_total", "Health probes, by result."),
 ];

@@ -9,6 +9,7 @@ mod given;
 mod load;
 mod policies;
 mod prefixes;
+mod proof;
 mod roster;
 mod sessions;
 mod state_file;
@@ -41,6 +42,7 @@ pub use self::{
     load::TokenizerSource,
     policies::{Policies, PolicyRules, ServedModel},
     prefixes::{FeedState, Held, Prefixes},
+    proof::prove,
     roster::{Roster, RosterError},
     sessions::{SessionUse, Sessions},
     state_file::{StateFile, StateFileError},
@@ -528,6 +530,11 @@ impl Member {
             requests: load.running_requests.saturating_add(load.waiting_requests) as usize,
             kv_usage: load.token_usage as f32,
         });
+    }
+
+    /// It said that it does not serve now, which a probe may find as well.
+    pub fn ask_soon(&self) {
+        self.alarm.nudge();
     }
 
     /// The connection to it broke: it may be gone, or another process may answer there now.

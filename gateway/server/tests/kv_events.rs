@@ -162,7 +162,7 @@ async fn a_stream_that_ends_is_opened_again_where_it_stood() {
 
 #[tokio::test(start_paused = true)]
 async fn another_process_begins_with_an_empty_cache() {
-    let mut rig = Rig::start([telling()]).await;
+    let rig = Rig::start([telling()]).await;
     until_exact(&rig, 0).await;
     for number in [1, 2] {
         generate(&rig, &other(number)).await;

@@ -101,7 +101,7 @@ async fn assert_turns_at_once(rig: &Rig) {
 
 #[tokio::test(start_paused = true)]
 async fn readiness_turns_when_an_idle_worker_dies() {
-    let mut rig = Rig::with_options([worker()], &rarely_probed()).await;
+    let rig = Rig::with_options([worker()], &rarely_probed()).await;
     rig.kill(0).await;
     assert_turns_at_once(&rig).await;
     rig.revive(0);
@@ -153,7 +153,7 @@ async fn one_slow_probe_does_not_take_a_worker_out() {
 
 #[tokio::test(start_paused = true)]
 async fn a_restarted_worker_is_asked_again_what_it_serves() {
-    let mut rig = Rig::start([worker()]).await;
+    let rig = Rig::start([worker()]).await;
     rig.kill(0).await;
     rig.until_ready(0).await;
     rig.engines[0].set_card(card("other"));
@@ -176,7 +176,7 @@ async fn a_restarted_worker_is_asked_again_what_it_serves() {
 async fn a_restarted_worker_is_not_blamed_for_what_the_old_process_did() {
     let options =
         json!({"cb_failure_threshold": 2, "cb_timeout_duration_secs": 3600, "disable_retries": true});
-    let mut rig = Rig::with_options([worker()], &options).await;
+    let rig = Rig::with_options([worker()], &options).await;
     rig.kill(0).await;
     for _ in 0..3 {
         assert_ne!(rig.post(CHAT, &chat("hi")).await.status, 200);
@@ -318,7 +318,7 @@ fn untold() -> smg_simulator::SimulatedEngineBuilder {
 #[tokio::test(start_paused = true)]
 async fn a_process_that_was_cut_off_has_kept_its_cache_and_another_one_has_none() {
     for restarts in [false, true] {
-        let mut rig = with_a_prompt_sent(worker()).await;
+        let rig = with_a_prompt_sent(worker()).await;
         rig.kill(0).await;
         out_of_service(&rig).await;
         if restarts {
@@ -333,7 +333,7 @@ async fn a_process_that_was_cut_off_has_kept_its_cache_and_another_one_has_none(
 
 #[tokio::test(start_paused = true)]
 async fn where_an_engine_does_not_tell_its_start_a_broken_connection_stands_for_a_restart() {
-    let mut rig = with_a_prompt_sent(untold()).await;
+    let rig = with_a_prompt_sent(untold()).await;
     rig.kill(0).await;
     out_of_service(&rig).await;
     rig.revive(0);

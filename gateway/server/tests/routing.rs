@@ -116,7 +116,7 @@ async fn every_policy_serves_every_kind_of_request() {
 /// B036: a miss goes to the worker with the smallest tree although its queue is full.
 #[tokio::test(start_paused = true)]
 async fn b036_unseen_prompts_go_to_the_idle_worker() {
-    let mut rig = Rig::unready([endless(), endless()], &json!({"balance_abs_threshold": 30})).await;
+    let rig = Rig::unready([endless(), endless()], &json!({"balance_abs_threshold": 30})).await;
     rig.kill(1).await;
     rig.until_ready(1).await;
     let mut streams = Vec::new();

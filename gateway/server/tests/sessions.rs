@@ -211,7 +211,7 @@ async fn a_worker_that_refuses_to_open_leaves_the_name_free() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_is_lost_with_the_process_that_had_it() {
-    let mut rig = Rig::start([keeper(), keeper()]).await;
+    let rig = Rig::start([keeper(), keeper()]).await;
     open(&rig, json!({"session_id": "s"})).await;
     assert_eq!(rig.post("/generate", &turn("s")).await.status, 200);
     let keeps = worker_with(&rig, 1);
@@ -235,7 +235,7 @@ async fn a_session_is_lost_with_the_process_that_had_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_outlives_a_connection() {
-    let mut rig = Rig::start([keeper()]).await;
+    let rig = Rig::start([keeper()]).await;
     open(&rig, json!({"session_id": "s"})).await;
     rig.kill(0).await;
     rig.until_ready(0).await;

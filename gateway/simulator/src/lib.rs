@@ -11,6 +11,7 @@ mod bundle;
 mod connection;
 mod engine;
 mod kv_cache;
+mod link;
 mod logprobs;
 mod memory_network;
 mod record;

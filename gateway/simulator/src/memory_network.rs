@@ -13,6 +13,8 @@ use smg_engine_client::{Address, BoxFuture, BoxedIo, Connector};
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 
+use crate::link::{Link, Linked};
+
 /// Bytes in flight per direction of a connection.
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -20,6 +22,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 #[derive(Clone, Default)]
 pub struct MemoryNetwork {
     places: Arc<Mutex<HashMap<Address, Place>>>,
+    links: Arc<Mutex<HashMap<Address, Arc<Link>>>>,
 }
 
 enum Place {
@@ -43,23 +46,46 @@ impl MemoryNetwork {
     pub fn swallow(&self, address: Address) {
         self.places.lock().insert(address, Place::BlackHole);
     }
+
+    /// Holds back what goes to an address or comes from it, connections that are open and new ones alike.
+    pub fn cut_off(&self, address: &Address) {
+        self.link(address).cut();
+    }
+
+    /// Lets pass what was held back.
+    pub fn rejoin(&self, address: &Address) {
+        self.link(address).mend();
+    }
+
+    fn link(&self, address: &Address) -> Arc<Link> {
+        Arc::clone(self.links.lock().entry(address.clone()).or_default())
+    }
+
+    /// A connection, unless nobody listens; `None`: no answer ever.
+    fn open(&self, address: &Address) -> Option<io::Result<DuplexStream>> {
+        let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
+        match self.places.lock().get(address) {
+            Some(Place::BlackHole) => None,
+            Some(Place::Listener(listener)) => {
+                let (near, far) = tokio::io::duplex(BUFFER_BYTES);
+                Some(listener.send(far).map(|()| near).map_err(|_| refused()))
+            }
+            None => Some(Err(refused())),
+        }
+    }
 }
 
 impl Connector for MemoryNetwork {
     fn connect(&self, address: &Address) -> BoxFuture<'static, io::Result<BoxedIo>> {
-        let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
-        match self.places.lock().get(address) {
-            Some(Place::BlackHole) => Box::pin(std::future::pending()),
-            Some(Place::Listener(listener)) => {
-                let (near, far) = tokio::io::duplex(BUFFER_BYTES);
-                let connected = listener
-                    .send(far)
-                    .map(|()| Box::new(near) as BoxedIo)
-                    .map_err(|_| refused());
-                Box::pin(std::future::ready(connected))
-            }
-            None => Box::pin(std::future::ready(Err(refused()))),
-        }
+        let (network, address) = (self.clone(), address.clone());
+        Box::pin(async move {
+            let link = network.link(&address);
+            link.whole().await;
+            let Some(opened) = network.open(&address) else {
+                return std::future::pending().await;
+            };
+            Ok(Box::new(Linked { io: opened?, link }) as BoxedIo)
+        })
     }
 }
 

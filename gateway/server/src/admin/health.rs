@@ -7,22 +7,20 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures::{
-    FutureExt, StreamExt,
+    FutureExt,
     future::{BoxFuture, Shared, WeakShared},
 };
 use http::{StatusCode, header};
 use parking_lot::Mutex;
 use serde_json::json;
 use smg_api::ApiError;
-use smg_engine_client::{EmbedSpec, GenerateSpec, Sampling};
 use smg_routing::BreakerState;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use crate::{
     context::Context,
     error::{Failure, RETRY_AFTER},
-    workers::{Fleet, Member, Routable},
+    workers::{Fleet, Member, Routable, prove},
 };
 
 /// A worker that needs longer for one token is of no use to clients.
@@ -109,50 +107,14 @@ impl ProbeFlight {
 }
 
 async fn probe(fleet: Arc<Fleet>) -> Result<(), Failure> {
-    let answered = tokio::time::timeout(GENERATION_LIMIT, ask_one(&fleet)).await;
-    answered.unwrap_or_else(|_| {
-        let message = format!("no answer within {} s", GENERATION_LIMIT.as_secs());
-        Err(failed(message))
-    })
-}
-
-async fn ask_one(fleet: &Fleet) -> Result<(), Failure> {
     let served = fleet
         .first_ready()?
         .served()
         .ok_or_else(|| failed("no worker is ready".to_owned()))?;
-    let tokens = [0];
-    let routable = Routable::new(&tokens, 0, "", 1);
+    let routable = Routable::new(&[0], 0, "", 1);
     let chosen = fleet.choose(&served.model, &routable, &[])?;
-    let request_id = format!("HEALTH_CHECK_{}", Uuid::new_v4().simple());
-    let client = &chosen.member.client;
-    if !served.info.is_generation {
-        let spec = EmbedSpec {
-            request_id,
-            input_ids: tokens.to_vec(),
-            timeout: GENERATION_LIMIT,
-            trace: Vec::new(),
-        };
-        let vector = client.embed(spec).await;
-        return vector.map(drop).map_err(|error| failed(error.message()));
-    }
-    let spec = GenerateSpec {
-        request_id,
-        input_ids: tokens.to_vec(),
-        sampling: Sampling {
-            temperature: 0.0,
-            max_new_tokens: Some(1),
-            ..Sampling::default()
-        },
-        timeout: Some(GENERATION_LIMIT),
-        ..GenerateSpec::default()
-    };
-    let mut events = client.generate(spec).await?;
-    while let Some(event) = events.next().await {
-        // Read to the end, so that nothing has to be aborted.
-        event.map_err(|error| failed(error.message()))?;
-    }
-    Ok(())
+    let proof = prove(&chosen.member, served.info.is_generation, GENERATION_LIMIT).await;
+    proof.map_err(|error| failed(error.to_string()))
 }
 
 fn failed(message: String) -> Failure {

@@ -83,6 +83,7 @@ pub fn run(cx: &Arc<Context>, routed: Routed) -> TokenStreams {
     let mut prompts = Vec::with_capacity(choices.len());
     for (mut prompt, choice) in prepared.prompts.into_iter().zip(choices) {
         let decoding = std::mem::take(&mut prompt.decoding);
+        cx.retry.began();
         let leg = Leg {
             cx: cx.clone(),
             labels: prepared.labels.clone(),
@@ -281,6 +282,8 @@ impl Leg {
         }
         if broken.lost_connection() {
             member.suspect();
+        } else if broken.is_refusal() {
+            member.ask_soon();
         }
         // Gives the worker's load and the rpc back before any wait.
         drop(running);
@@ -318,7 +321,15 @@ impl Leg {
             return false;
         }
         // Asking a full worker again only adds to its load.
-        !is_full(error) || self.cx.fleet.has_other(&self.model, &self.avoid)
+        if is_full(error) && !self.cx.fleet.has_other(&self.model, &self.avoid) {
+            return false;
+        }
+        // An attempt that reached nobody has cost the workers nothing.
+        let has_budget = matches!(error, EngineError::Connect { .. }) || self.cx.retry.spend();
+        if !has_budget {
+            self.cx.telemetry.retry_over_budget();
+        }
+        has_budget
     }
 
     /// Ends all answers that still run, as the client is told; dropping the attempt ends them on the worker.
@@ -450,6 +461,17 @@ impl Broken {
         matches!(
             self,
             Self::Engine(EngineError::Connect { .. } | EngineError::Disconnected { .. })
+        )
+    }
+
+    /// The worker says itself that it does not serve now.
+    fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::Engine(EngineError::Status {
+                class: StatusClass::Unavailable,
+                ..
+            })
         )
     }
 

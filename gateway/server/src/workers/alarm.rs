@@ -44,6 +44,11 @@ impl Alarm {
         self.bell.notify_one();
     }
 
+    /// Makes the worker be probed soon; no connection to it is known to have ended.
+    pub fn nudge(&self) {
+        self.bell.notify_one();
+    }
+
     /// Whether it rang since the last call.
     pub fn take(&self) -> bool {
         self.rung.swap(false, Ordering::Relaxed)
@@ -54,7 +59,7 @@ impl Alarm {
         self.num_rings.load(Ordering::Relaxed)
     }
 
-    /// Returns when it rings, or has rung since the last time.
+    /// Returns when it rings or is nudged, or was since the last time.
     pub async fn heard(&self) {
         self.bell.notified().await;
     }

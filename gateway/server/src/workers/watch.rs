@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use rand::RngExt;
 use smg_engine_client::{EngineError, Health, StatusClass};
 use smg_routing::{Probe, WorkerState};
 use tokio::time::{Instant, error::Elapsed};
@@ -10,6 +11,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Fleet, Member, TokenizerSource,
     follow::{Follower, Following},
+    proof::{Unproven, prove},
 };
 use crate::telemetry::Telemetry;
 
@@ -18,6 +20,10 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The same for a worker that did not come up in time, where no interval is set.
 const LATE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A worker that answers requests is probed all the same after so many times the interval: its own word on its health
+/// counts as well.
+const MOST_INTERVALS: u32 = 6;
 
 /// The least time between the end of a probe and the next one, however often connections break.
 const LEAST_PAUSE: Duration = Duration::from_millis(250);
@@ -28,6 +34,10 @@ pub struct ProbeTimes {
     /// Between two probes of a healthy worker. `None`: it is not probed again.
     pub interval: Option<Duration>,
     pub timeout: Duration,
+    /// Share by which chance makes a time between two probes shorter.
+    pub jitter: f64,
+    /// Whether a worker must generate a token before it gets requests.
+    pub generates: bool,
     /// Between two looks at a worker that is not up yet.
     pub startup_interval: Duration,
     /// A worker that is not up after this long is looked at less often.
@@ -85,13 +95,14 @@ impl Watch {
                 wait = Some(self.times.interval.unwrap_or(LATE_INTERVAL));
                 self.report_late(&mut is_late);
             }
+            let wait = wait.map(|wait| self.times.jittered(wait));
             if stop.run_until_cancelled(self.pause(wait)).await.is_none() {
                 return;
             }
         }
     }
 
-    /// Waits for the time of the next probe, or for a connection of a worker in service to end.
+    /// Waits for the time of the next probe, or for a connection of a worker in service to end or a refusal of it.
     async fn pause(&self, wait: Option<Duration>) {
         if self.member.worker.state() != WorkerState::Ready {
             return sleep_or_never(wait).await;
@@ -99,7 +110,28 @@ impl Watch {
         let earliest = Instant::now() + LEAST_PAUSE;
         tokio::select! {
             () = self.member.alarm.heard() => tokio::time::sleep_until(earliest).await,
-            () = sleep_or_never(wait) => {}
+            () = self.idle_for(wait) => {}
+        }
+    }
+
+    /// Returns when the worker has begun no answer for that long, or has gone without a probe for much longer.
+    async fn idle_for(&self, wait: Option<Duration>) {
+        let Some(wait) = wait else {
+            return std::future::pending().await;
+        };
+        let began = Instant::now();
+        let latest = began + wait * MOST_INTERVALS;
+        let mut due = began + wait;
+        loop {
+            tokio::time::sleep_until(due).await;
+            let answered = self.member.worker.last_answer();
+            let next = answered
+                .map_or(due, |at| Instant::from_std(at) + wait)
+                .min(latest);
+            if next <= due {
+                return;
+            }
+            due = next;
         }
     }
 
@@ -189,6 +221,14 @@ impl Watch {
         let doubts = std::mem::take(&mut self.knowledge.doubts);
         match self.fleet.load(&self.member, &self.source, &self.tasks).await {
             Ok(start_time) => {
+                if let Err(reason) = self.prove().await {
+                    self.knowledge.doubts = Doubts {
+                        is_stale: true,
+                        ..doubts
+                    };
+                    self.refuse(&reason);
+                    return Probe::Failed;
+                }
                 let is_other = self.knowledge.is_other_process(start_time);
                 let lost_its_cache = is_other.unwrap_or(doubts.broke);
                 if self.follows && (lost_its_cache || self.following.is_none()) {
@@ -211,11 +251,44 @@ impl Watch {
                     is_stale: true,
                     ..doubts
                 };
-                tracing::warn!(worker = self.member.worker.url(), %error, "worker cannot be used yet");
-                self.member.progress.store(Arc::new(error.to_string()));
+                self.refuse(&error.to_string());
                 Probe::Failed
             }
         }
+    }
+
+    /// Has a worker that is not in service generate a token. One that is busy with those of others needs no proof.
+    async fn prove(&self) -> Result<(), String> {
+        let member = &self.member;
+        let Some(served) = member.served().filter(|_| self.times.generates) else {
+            return Ok(());
+        };
+        if member.worker.state() == WorkerState::Ready {
+            return Ok(());
+        }
+        member.progress.store(Arc::new("generating a token".to_owned()));
+        match prove(member, served.info.is_generation, self.times.timeout).await {
+            Ok(()) | Err(Unproven::Full(_)) => {}
+            Err(Unproven::Late(_)) if self.is_busy().await => {}
+            Err(reason) => return Err(format!("its generation probe failed: {reason}")),
+        }
+        member.progress.store(Arc::new("ready".to_owned()));
+        Ok(())
+    }
+
+    /// Whether it has requests besides the one of the probe.
+    async fn is_busy(&self) -> bool {
+        let loads = tokio::time::timeout(self.times.timeout, self.member.client.loads(&[])).await;
+        let Ok(Ok(loads)) = loads else {
+            return false;
+        };
+        loads.iter().map(|load| load.num_total_reqs).sum::<u32>() > 1
+    }
+
+    fn refuse(&self, reason: &str) {
+        let url = self.member.worker.url();
+        tracing::warn!(worker = url, reason, "worker cannot be used yet");
+        self.member.progress.store(Arc::new(reason.to_owned()));
     }
 
     /// Begins anew with what the worker's present process caches.
@@ -255,6 +328,14 @@ impl Watch {
                 tracing::warn!(worker = url, state = state.name(), reason = %progress, "worker left service")
             }
         }
+    }
+}
+
+// === impl ProbeTimes ===
+
+impl ProbeTimes {
+    fn jittered(&self, wait: Duration) -> Duration {
+        wait.mul_f64(rand::rng().random_range(1.0 - self.jitter..=1.0))
     }
 }
 

@@ -11,6 +11,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use smg::{Binder, Environment, Io, Listener, ServeError, Shutdown};
 use smg_engine_client::{Address, BoxedIo, Connector};
@@ -36,10 +37,11 @@ pub struct Rig {
     reloads: mpsc::Sender<Box<smg::config::GatewayConfig>>,
     addresses: Vec<Address>,
     ended: Option<oneshot::Receiver<Result<(), ServeError>>>,
-    servers: Vec<Server>,
+    servers: Mutex<Vec<Server>>,
     background: TaskTracker,
 }
 
+#[derive(Clone)]
 struct Server {
     stop: CancellationToken,
     tasks: TaskTracker,
@@ -120,7 +122,7 @@ impl Rig {
         let (done, ended) = oneshot::channel();
         let background = TaskTracker::new();
         let ended = Some(ended);
-        let mut rig = Self {
+        let rig = Self {
             engines,
             network,
             shutdown,
@@ -128,12 +130,12 @@ impl Rig {
             reloads,
             addresses,
             ended,
-            servers: Vec::new(),
+            servers: Mutex::default(),
             background,
         };
         for worker in 0..rig.engines.len() {
             let server = rig.serve(worker);
-            rig.servers.push(server);
+            rig.servers.lock().push(server);
         }
         rig.background.spawn(async move {
             // A test that is not interested in the end has dropped the receiver.
@@ -160,7 +162,7 @@ impl Rig {
         self.engines.push(worker.build());
         self.addresses.push(address_of(number));
         let server = self.serve(number);
-        self.servers.push(server);
+        self.servers.lock().push(server);
         number
     }
 
@@ -187,7 +189,7 @@ impl Rig {
 
     /// The worker's process dies.
     pub async fn kill(&self, worker: usize) {
-        let server = &self.servers[worker];
+        let server = self.servers.lock()[worker].clone();
         server.stop.cancel();
         self.engines[worker].drop_connections();
         server.tasks.close();
@@ -195,12 +197,13 @@ impl Rig {
     }
 
     /// The process that was cut off answers at the worker's address again.
-    pub fn revive(&mut self, worker: usize) {
-        self.servers[worker] = self.serve(worker);
+    pub fn revive(&self, worker: usize) {
+        let server = self.serve(worker);
+        self.servers.lock()[worker] = server;
     }
 
     /// Another process answers at the worker's address.
-    pub fn restart(&mut self, worker: usize) {
+    pub fn restart(&self, worker: usize) {
         self.engines[worker].set_start_time(FIRST_START + 1);
         self.revive(worker);
     }
