@@ -58,7 +58,7 @@ impl From<EmbeddedError> for Failure {
             EmbeddedError::Serve(ServeError::Bind { source, .. }) | EmbeddedError::Threads(source) => {
                 Self::System(source, message)
             }
-            EmbeddedError::Serve(ServeError::Worker(_) | ServeError::Policy(_)) => Self::Options(message),
+            EmbeddedError::Serve(ServeError::Workers(_) | ServeError::Policy(_)) => Self::Options(message),
             EmbeddedError::Serve(_) | EmbeddedError::Panicked => Self::Gateway(message),
         }
     }
