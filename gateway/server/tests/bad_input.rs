@@ -281,7 +281,8 @@ async fn no_refusal_is_plain_text() {
         (Method::DELETE, GENERATE, 405, "method_not_allowed"),
         (Method::POST, "/health", 405, "method_not_allowed"),
         (Method::POST, "/metrics", 405, "method_not_allowed"),
-        (Method::PATCH, "/workers/1", 405, "method_not_allowed"),
+        (Method::POST, "/workers/1", 405, "method_not_allowed"),
+        (Method::PATCH, "/workers/1", 403, "admin_key_required"),
         (
             Method::from_bytes(b"BREW").unwrap(),
             "/readiness",
