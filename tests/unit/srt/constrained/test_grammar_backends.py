@@ -102,7 +102,7 @@ def test_a_token_outside_the_mask_raises(schema: BaseGrammarObject) -> None:
             schema.copy().accept_token(token)
 
 
-def test_special_and_padding_tokens_are_never_allowed(backend: BaseGrammarBackend) -> None:
+def test_b084_special_and_padding_tokens_are_never_allowed(backend: BaseGrammarBackend) -> None:
     state = after(compiled(backend, "regex", r"[\s\S]*"), "a")
     never = {SPECIAL, *range(PADDING, VOCABULARY.vocab_size)}
     assert not never & allowed(state)
