@@ -9,6 +9,7 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 from bench.engine import THREADS, Ours, fresh
@@ -182,7 +183,7 @@ def main() -> None:
         for _ in range(REPEATS):
             made = requests(speed, dice)
             start = time.perf_counter()
-            times = list(pool.map(lambda r: ask(server.url, r, start), made))  # noqa: B023
+            times = list(pool.map(ask, repeat(server.url), made, repeat(start)))
             found = simulated(made, speed, int(info["max_total_num_tokens"]), Path(scratch))
             first, between = [t.first for t in times], [t.between for t in times]
             for key, value in {

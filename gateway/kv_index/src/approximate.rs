@@ -17,6 +17,9 @@ use recent::Recent;
 /// Pages that are changed before a waiting lookup may go first.
 const SLICE: usize = 64;
 
+/// Tokens of a page of what was sent, where workers do not say what theirs are.
+pub const SENT_PAGE_TOKENS: NonZeroU32 = NonZeroU32::new(16).unwrap();
+
 /// Which target was sent which pages. Shared between tasks: changes go one after the other, and lookups in between.
 ///
 /// To be sent is a use. A target that has as many pages as its cache takes loses the one that was used longest ago;

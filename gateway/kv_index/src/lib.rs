@@ -55,7 +55,7 @@ mod slots;
 mod tables;
 mod walk;
 
-pub use approximate::ApproximateIndex;
+pub use approximate::{ApproximateIndex, SENT_PAGE_TOKENS};
 pub use event::{Applied, KvEvent, RemovedBlocks, StoredBlocks, Tier};
 pub use exact::{IndexStats, KvIndex};
 pub use feed::{

@@ -20,7 +20,8 @@ pub use keys::{prefix_key, prefix_key_of_bytes, routing_key};
 pub use load::{LoadReport, OwnLoad, REPORT_LIFETIME};
 pub use policies::{UnknownPolicy, build_policy, policy_names};
 pub use policy::{
-    AssignmentMode, Candidate, DEFAULT_PRIORITY, Explanation, Policy, PolicyParams, RouteRequest, Verdict,
+    AssignmentMode, Candidate, DEFAULT_PRIORITY, EXPECTED_OUTPUT_TOKENS, Explanation, Policy, PolicyParams,
+    RouteRequest, Verdict,
 };
 pub use retry_budget::{RetryBudget, RetryBudgetParams};
 pub use worker::{COSTS, LoadGuard, Role, Worker, WorkerId, WorkerInfo};

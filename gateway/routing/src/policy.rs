@@ -153,6 +153,9 @@ impl Candidate {
     }
 }
 
+/// Tokens that an answer without a small limit is expected to have, for the account of loads only.
+pub const EXPECTED_OUTPUT_TOKENS: usize = 256;
+
 /// Priority of a worker that has none of its own.
 pub const DEFAULT_PRIORITY: u32 = 50;
 

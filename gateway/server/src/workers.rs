@@ -11,6 +11,7 @@ mod policies;
 mod prefixes;
 mod proof;
 mod roster;
+mod routable;
 mod sessions;
 mod state_file;
 mod trial;
@@ -26,10 +27,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::{Mutex, RwLock};
 use smg_api::{ApiError, clip};
 use smg_engine_client::{EngineClient, ModelInfo, PushedLoad};
-use smg_kv_index::PromptKeys;
-use smg_routing::{
-    LoadReport, Query, Role, RouteRequest, SelectError, Worker, WorkerId, WorkerInfo, WorkerSet, WorkerState,
-};
+use smg_routing::{LoadReport, SelectError, Worker, WorkerId, WorkerInfo, WorkerSet, WorkerState};
 use smg_tokenizer::Tokenizer;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -44,6 +42,7 @@ pub use self::{
     prefixes::{FeedState, Held, Prefixes},
     proof::prove,
     roster::{Roster, RosterError},
+    routable::{Routable, cache_namespace},
     sessions::{SessionUse, Sessions},
     state_file::{StateFile, StateFileError},
     trial::Unchosen,
@@ -307,7 +306,7 @@ impl Fleet {
     /// already failed on it.
     pub fn choose(&self, model: &str, prompt: &Routable, avoid: &[WorkerId]) -> Result<Chosen, Unchosen> {
         let held = self.held(prompt);
-        let cached: Vec<_> = held.iter().map(|held| (held.worker, held.worth())).collect();
+        let cached = worths(&held);
         let query = prompt.query(model, &cached, avoid);
         let policy = self.policies.of(model);
         loop {
@@ -353,15 +352,9 @@ impl Fleet {
     }
 }
 
-/// What routing looks at in a prompt. Made once per prompt: its pages are hashed.
-pub struct Routable {
-    prompt_tokens: usize,
-    /// What of the prompt a cache can serve; `None`: what stands before the prompt is not known here.
-    reusable: Option<PromptKeys>,
-    only: Option<WorkerId>,
-    expected_output_tokens: usize,
-    affinity: Affinity,
-    prefix_key: Option<u64>,
+/// What the policies are told of the caches.
+fn worths(held: &[Held]) -> Vec<(WorkerId, usize)> {
+    held.iter().map(|held| (held.worker, held.worth())).collect()
 }
 
 fn no_ready_worker(model: Option<&str>) -> Failure {
@@ -388,91 +381,6 @@ impl From<SelectError> for Failure {
                 ApiError::unavailable(error.to_string(), seconds).into()
             }
         }
-    }
-}
-
-// === impl Routable ===
-
-impl Routable {
-    /// `namespace` is of [`cache_namespace`]. A cache can serve `num_reusable` tokens and no more.
-    pub fn new(tokens: &[u32], num_reusable: usize, namespace: &str, expected_output_tokens: usize) -> Self {
-        Self {
-            prompt_tokens: tokens.len(),
-            reusable: Some(PromptKeys::new(&tokens[..num_reusable], namespace)),
-            only: None,
-            expected_output_tokens,
-            affinity: Affinity::default(),
-            prefix_key: None,
-        }
-    }
-
-    fn query<'a>(
-        &'a self,
-        model: &'a str,
-        cached: &'a [(WorkerId, usize)],
-        avoid: &'a [WorkerId],
-    ) -> Query<'a> {
-        Query {
-            model: Some(model),
-            role: Role::Regular,
-            request: self.request(),
-            cached,
-            avoid,
-            only: self.only,
-        }
-    }
-
-    /// The continuation of what `worker` alone has.
-    pub fn bound(tokens: &[u32], expected_output_tokens: usize, worker: WorkerId) -> Self {
-        Self {
-            prompt_tokens: tokens.len(),
-            reusable: None,
-            only: Some(worker),
-            expected_output_tokens,
-            affinity: Affinity::default(),
-            prefix_key: None,
-        }
-    }
-
-    /// A session that has no tokens yet.
-    pub fn opening() -> Self {
-        Self {
-            prompt_tokens: 0,
-            reusable: None,
-            only: None,
-            expected_output_tokens: 0,
-            affinity: Affinity::default(),
-            prefix_key: None,
-        }
-    }
-
-    /// The same prompt with what ties it to others; `prefix_key` is of [`Fleet::prefix_key`].
-    pub fn tied(mut self, affinity: Affinity, prefix_key: Option<u64>) -> Self {
-        self.affinity = affinity;
-        self.prefix_key = prefix_key;
-        self
-    }
-
-    /// What a policy may know of it now.
-    fn request(&self) -> RouteRequest {
-        RouteRequest {
-            routing_key: self.affinity.routing_key,
-            prefix_key: self.prefix_key,
-            target: self.affinity.target,
-            ..RouteRequest::new(
-                Instant::now().into_std(),
-                self.prompt_tokens,
-                self.expected_output_tokens,
-            )
-        }
-    }
-}
-
-/// What keeps prompts of equal tokens apart in a worker's cache: its namespace and an adapter; empty for neither.
-pub fn cache_namespace(salt: Option<&str>, adapter: &str) -> String {
-    match (salt, adapter) {
-        (None, "") => String::new(),
-        _ => format!("{salt:?}{adapter:?}"),
     }
 }
 

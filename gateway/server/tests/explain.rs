@@ -24,11 +24,7 @@ async fn the_holder_is_chosen_and_each_worker_has_its_reason() {
     let rig = Rig::start([worker().cache(4, 100), worker().cache(4, 100), worker()]).await;
     let body = json!({"text": PROMPT});
     assert_eq!(rig.post("/generate", &body).await.status, 200);
-    let holder = rig
-        .engines
-        .iter()
-        .position(|engine| engine.counts().requests == 1)
-        .unwrap();
+    let holder = rig.only_asked();
     let told = explain(&rig, &body).await;
     let url = address_of(holder).to_string();
     assert_eq!(told["chosen"], url.as_str(), "{told}");

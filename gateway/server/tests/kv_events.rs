@@ -40,6 +40,15 @@ async fn prediction_error(rig: &Rig) -> u64 {
     series(rig, "smg_cache_prediction_error_tokens_total").await
 }
 
+/// Asks for these prompts; what their worker finds cached of each is what the gateway said.
+async fn assert_foretold(rig: &Rig, numbers: &[usize]) {
+    let before = prediction_error(rig).await;
+    for number in numbers {
+        generate(rig, &other(*number)).await;
+    }
+    assert_eq!(prediction_error(rig).await, before);
+}
+
 /// What `GET /workers` says of a worker's reports.
 async fn feed(rig: &Rig, worker: usize) -> Value {
     rig.get("/workers").await.body_json()["workers"][worker]["kv_events"].clone()
@@ -83,20 +92,14 @@ async fn a_prompt_goes_where_it_is_cached_now() {
     }
     // Whoever got it holds it, and gets it again and again.
     generate(&rig, &other(1)).await;
-    let holder = rig
-        .engines
-        .iter()
-        .position(|engine| engine.counts().requests == 1)
-        .unwrap();
+    let holder = rig.only_asked();
     for _ in 0..5 {
         generate(&rig, &other(1)).await;
     }
     assert_eq!(rig.engines[holder].counts().requests, 6);
     // Its cache is lost without the gateway's doing; what was sent there no longer counts.
     rig.engines[holder].clear_cache();
-    let before = prediction_error(&rig).await;
-    generate(&rig, &other(1)).await;
-    assert_eq!(prediction_error(&rig).await, before);
+    assert_foretold(&rig, &[1]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,11 +120,7 @@ async fn lost_batches_are_asked_for_again() {
     );
     assert_eq!(told["snapshots"], 1, "the replay sufficed: {told}");
     assert_eq!(rig.engines[0].counts().kv_subscriptions, 2);
-    let before = prediction_error(&rig).await;
-    for number in [4, 3, 2, 1] {
-        generate(&rig, &other(number)).await;
-    }
-    assert_eq!(prediction_error(&rig).await, before);
+    assert_foretold(&rig, &[4, 3, 2, 1]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,11 +134,7 @@ async fn what_cannot_be_replayed_comes_as_a_snapshot() {
     until_exact(&rig, 0).await;
     let told = feed(&rig, 0).await;
     assert_eq!(told["snapshots"], 2, "{told}");
-    let before = prediction_error(&rig).await;
-    for number in [1, 2] {
-        generate(&rig, &other(number)).await;
-    }
-    assert_eq!(prediction_error(&rig).await, before);
+    assert_foretold(&rig, &[1, 2]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -152,11 +147,7 @@ async fn a_stream_that_ends_is_opened_again_where_it_stood() {
         .await;
     generate(&rig, &other(2)).await;
     until_exact(&rig, 0).await;
-    let before = prediction_error(&rig).await;
-    for number in [1, 2] {
-        generate(&rig, &other(number)).await;
-    }
-    assert_eq!(prediction_error(&rig).await, before);
+    assert_foretold(&rig, &[1, 2]).await;
     assert_eq!(feed(&rig, 0).await["snapshots"], 1);
 }
 
@@ -172,22 +163,14 @@ async fn another_process_begins_with_an_empty_cache() {
     rig.restart(0);
     rig.until_ready(1).await;
     until_exact(&rig, 0).await;
-    let before = prediction_error(&rig).await;
-    for number in [1, 1, 2] {
-        generate(&rig, &other(number)).await;
-    }
-    assert_eq!(prediction_error(&rig).await, before);
+    assert_foretold(&rig, &[1, 1, 2]).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_without_events_is_asked_once_and_believed_to_hold_what_it_was_sent() {
     let rig = Rig::start([worker(), worker()]).await;
     generate(&rig, &other(1)).await;
-    let holder = rig
-        .engines
-        .iter()
-        .position(|engine| engine.counts().requests == 1)
-        .unwrap();
+    let holder = rig.only_asked();
     for _ in 0..5 {
         generate(&rig, &other(1)).await;
     }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use smg_kv_index::{ApproximateIndex, KvEvent, KvIndex, PrefixLookup, PromptKeys, Target};
+use smg_kv_index::{ApproximateIndex, KvEvent, KvIndex, PrefixLookup, PromptKeys, SENT_PAGE_TOKENS, Target};
 use smg_routing::{
-    LoadGuard, LoadReport, Outcome, Probe, Query, Role, RouteRequest, WorkerId, WorkerInfo, WorkerParams,
-    WorkerSet, prefix_key, routing_key,
+    EXPECTED_OUTPUT_TOKENS, LoadGuard, LoadReport, Outcome, Probe, Query, Role, RouteRequest, WorkerId,
+    WorkerInfo, WorkerParams, WorkerSet, prefix_key, routing_key,
 };
 
 use crate::chooser::{Chooser, UPSTREAM_PAGE_TOKENS};
@@ -19,9 +19,6 @@ use crate::error::SimulateError;
 use crate::params::Params;
 use crate::trace::TraceRequest;
 
-/// As in the gateway: tokens of a page of what was sent, and tokens that an answer is expected to have.
-const SENT_PAGE_TOKENS: NonZeroU32 = NonZeroU32::new(16).unwrap();
-const EXPECTED_OUTPUT_TOKENS: usize = 256;
 /// Tokens that `prefix_hash` looks at.
 const PREFIX_TOKENS: usize = 256;
 /// Enough for any trace: bounds of memory are not what is tried here.

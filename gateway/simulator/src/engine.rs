@@ -184,12 +184,6 @@ impl SimulatedEngine {
         self.with_cache(KvCache::restart);
     }
 
-    /// Leading tokens of a prompt without adapter or salt that the cache holds.
-    pub fn cached_tokens(&self, ids: &[u32]) -> usize {
-        let cache = self.inner.cache.as_ref();
-        cache.map_or(0, |cache| cache.lock().cached_tokens(ids))
-    }
-
     fn with_cache(&self, change: impl FnOnce(&mut KvCache)) {
         if let Some(cache) = &self.inner.cache {
             change(&mut cache.lock());

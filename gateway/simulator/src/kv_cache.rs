@@ -68,7 +68,8 @@ impl KvCache {
             .tokenized
             .as_ref()
             .map_or(&[][..], |tokenized| tokenized.input_ids.as_slice());
-        let cached = self.num_cached(&namespace, ids);
+        // The last token of a prompt is always computed.
+        let cached = self.num_held(&namespace, &ids[..ids.len().saturating_sub(1)]);
         let mut events = Vec::new();
         let (mut parent, mut held) = (None, Vec::new());
         for tokens in ids.chunks_exact(self.page_tokens).take(self.capacity) {
@@ -95,26 +96,11 @@ impl KvCache {
         cached as u32
     }
 
-    fn num_cached(&self, namespace: &Namespace, ids: &[u32]) -> usize {
-        // The last token of a prompt is always computed.
-        let reusable = &ids[..ids.len().saturating_sub(1)];
-        let (mut parent, mut cached) = (None, 0);
-        for tokens in reusable.chunks_exact(self.page_tokens) {
-            let hash = self.hash(parent, namespace, tokens);
-            if !self.pages.contains_key(&hash) {
-                break;
-            }
-            cached += tokens.len();
-            parent = Some(hash);
-        }
-        cached
-    }
-
-    /// Leading tokens of a plain prompt that are held.
-    pub fn cached_tokens(&self, ids: &[u32]) -> usize {
+    /// Leading tokens that are held, in whole pages.
+    fn num_held(&self, namespace: &Namespace, ids: &[u32]) -> usize {
         let mut parent = None;
         let held = ids.chunks_exact(self.page_tokens).take_while(|tokens| {
-            let hash = self.hash(parent, &Namespace::default(), tokens);
+            let hash = self.hash(parent, namespace, tokens);
             parent = Some(hash);
             self.pages.contains_key(&hash)
         });
@@ -329,8 +315,8 @@ mod tests {
         cache.take(&prompt([1, 2, 3, 4]));
         cache.take(&prompt([5, 6, 7, 8]));
         cache.take(&prompt([9, 9]));
-        assert_eq!(cache.cached_tokens(&[1, 2, 3, 4]), 2);
-        assert_eq!(cache.cached_tokens(&[5, 6, 7, 8]), 4);
+        assert_eq!(cache.num_held(&Namespace::default(), &[1, 2, 3, 4]), 2);
+        assert_eq!(cache.num_held(&Namespace::default(), &[5, 6, 7, 8]), 4);
         let events = &cache.batches[2].events;
         assert!(matches!(events[0].data, Some(Data::Stored(_))));
         assert!(matches!(events[1].data, Some(Data::Removed(_))));

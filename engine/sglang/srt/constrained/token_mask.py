@@ -25,16 +25,11 @@ class TokenRows:
 
     end_ids: frozenset[int]
     ends: "torch.Tensor"
-    usable: "torch.Tensor"  # what may be in an answer, and the ends
 
     @classmethod
     def of(cls, vocabulary: TokenVocabulary) -> "TokenRows":
-        size = vocabulary.vocab_size
-        return cls(
-            frozenset(vocabulary.end_ids),
-            row_of(vocabulary.end_ids, size),
-            row_of(vocabulary.usable_ids, size),
-        )
+        ends = row_of(vocabulary.end_ids, vocabulary.vocab_size)
+        return cls(frozenset(vocabulary.end_ids), ends)
 
 
 class Effort:

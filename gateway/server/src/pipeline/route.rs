@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smg_api::ApiError;
 use smg_engine_client::GenerateSpec;
-use smg_routing::WorkerId;
+use smg_routing::{EXPECTED_OUTPUT_TOKENS, WorkerId};
 use tokio::time::Instant;
 
 use super::prepare::{Prepared, PreparedPrompt};
@@ -14,9 +14,6 @@ use crate::{
     spans::Span,
     workers::{Chosen, Routable, Standing, cache_namespace},
 };
-
-/// Output tokens that a generation without a small limit is expected to have, for load accounting only.
-const EXPECTED_OUTPUT_TOKENS: u32 = 256;
 
 /// What the choice is called in traces.
 const SPAN: &str = "choose worker";
@@ -107,12 +104,11 @@ pub fn explain(cx: &Context, prepared: &Prepared) -> Result<Standing, Failure> {
 
 fn routable(cx: &Context, prompt: &PreparedPrompt) -> Routable {
     let spec = &prompt.spec;
-    let expected = spec
-        .sampling
-        .max_new_tokens
+    let limit = spec.sampling.max_new_tokens.map(|limit| limit as usize);
+    let expected = limit
         .unwrap_or(EXPECTED_OUTPUT_TOKENS)
         .min(EXPECTED_OUTPUT_TOKENS);
-    let expected = (expected * spec.sampling.n) as usize;
+    let expected = expected * spec.sampling.n as usize;
     match &prompt.session {
         Some(session) => Routable::bound(&spec.input_ids, expected, session.worker()),
         None => {

@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Instant};
 
-use smg_routing::{Candidate, Explanation, Query, SelectError, Worker};
+use smg_routing::{Candidate, Explanation, SelectError, Worker};
 
-use super::{Fleet, Held, Routable};
+use super::{Fleet, Held, Routable, worths};
 
 /// How every worker that could take a prompt stands.
 pub struct Standing {
@@ -21,8 +21,8 @@ impl Fleet {
     /// What `choose` would do now. Nothing is counted, remembered or sent.
     pub fn explain(&self, model: &str, prompt: &Routable) -> Result<Standing, SelectError> {
         let held = self.held(prompt);
-        let cached: Vec<_> = held.iter().map(|held| (held.worker, held.worth())).collect();
-        let query: Query<'_> = prompt.query(model, &cached, &[]);
+        let cached = worths(&held);
+        let query = prompt.query(model, &cached, &[]);
         let policy = self.policies.of(model);
         let explained = self.set.explain(&query, policy.as_ref(), &mut rand::rng())?;
         let with_held = |(worker, candidate): (Arc<Worker>, Candidate)| {

@@ -1,16 +1,13 @@
 //! What the workers' prefix caches hold: as they report it, and for those that report nothing as they were sent it.
 
 use std::collections::HashMap;
-use std::num::NonZeroU32;
 
 use parking_lot::RwLock;
 use smg_kv_index::{
-    ApproximateIndex, EventFeed, IndexStats, KvEvent, KvIndex, PrefixLookup, PrefixMatch, PromptKeys, Target,
+    ApproximateIndex, EventFeed, IndexStats, KvEvent, KvIndex, PrefixLookup, PrefixMatch, PromptKeys,
+    SENT_PAGE_TOKENS, Target,
 };
 use smg_routing::WorkerId;
-
-/// Tokens of a page of the approximate index.
-pub const PAGE_TOKENS: NonZeroU32 = NonZeroU32::new(16).unwrap();
 
 /// Both indexes, and which of them speaks for a worker. Where what a worker reports has a hole, what it was sent stands
 /// in until the hole is closed.
@@ -46,8 +43,6 @@ pub struct Held {
     pub device: usize,
     pub host: usize,
     pub storage: usize,
-    /// As the worker reports it.
-    pub is_exact: bool,
 }
 
 /// Shares of a token's computation that are saved when it lies in host memory, or on a disk.
@@ -57,13 +52,12 @@ const STORAGE_WORTH: f64 = 0.5;
 // === impl Held ===
 
 impl Held {
-    fn of(found: &PrefixMatch, is_exact: bool) -> Self {
+    fn of(found: &PrefixMatch) -> Self {
         Self {
             worker: WorkerId::new(found.target.worker),
             device: found.device_tokens,
             host: found.host_tokens,
             storage: found.storage_tokens,
-            is_exact,
         }
     }
 
@@ -86,7 +80,7 @@ impl Prefixes {
     pub fn new(max_bytes: usize, pages_untold: usize) -> Self {
         Self {
             reported: KvIndex::new(max_bytes),
-            sent: ApproximateIndex::new(PAGE_TOKENS, max_bytes),
+            sent: ApproximateIndex::new(SENT_PAGE_TOKENS, max_bytes),
             pages_untold,
             feeds: RwLock::default(),
         }
@@ -99,10 +93,7 @@ impl Prefixes {
         let (reported, sent) = (self.reported.lookup(prompt), self.sent.lookup(prompt));
         let reported = reported.iter().filter(|found| is_exact(found.target));
         let sent = sent.iter().filter(|found| !is_exact(found.target));
-        reported
-            .map(|found| Held::of(found, true))
-            .chain(sent.map(|found| Held::of(found, false)))
-            .collect()
+        reported.chain(sent).map(Held::of).collect()
     }
 
     /// Notes that the worker is sent the prompt.
@@ -112,7 +103,7 @@ impl Prefixes {
 
     /// What a worker was sent is remembered as far as its cache can hold it. `tokens`: of its KV pool, where it tells.
     pub fn set_capacity(&self, worker: WorkerId, tokens: Option<usize>) {
-        let untold = self.pages_untold * PAGE_TOKENS.get() as usize;
+        let untold = self.pages_untold * SENT_PAGE_TOKENS.get() as usize;
         self.sent
             .set_capacity(target(worker, 0), tokens.unwrap_or(untold));
     }

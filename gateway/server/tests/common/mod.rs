@@ -234,6 +234,12 @@ impl Rig {
         }
     }
 
+    /// The worker that got the only request there was.
+    pub fn only_asked(&self) -> usize {
+        let mut engines = self.engines.iter();
+        engines.position(|engine| engine.counts().requests == 1).unwrap()
+    }
+
     /// The result of `serve`, once it returns.
     pub async fn ended(&mut self) -> Result<(), ServeError> {
         self.ended.take().unwrap().await.unwrap()
